@@ -1,0 +1,179 @@
+"""The typed schema of every config key. One Config serves all stages; each stage reads its own part.
+
+The YAML files under configs/ hold the values; this file holds names, types, meaning and bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+# OmegaConf structured configs need typing.Optional, and builtin generics are fine.
+
+
+@dataclass
+class EnvConfig:
+    """Which environment, and the limits of an episode in it."""
+
+    name: str = "search"
+    spec: str = "agentrl.envs.search.spec:SearchSpec"  # import path module:Class of an EnvSpec
+    max_turns: int = 4  # actions per episode; the last one is told that no tool is left where the env has tools
+    max_turn_tokens: int = 96  # sampled tokens per action
+    max_obs_tokens: int = 256  # tokens per observation; longer text is cut in the middle
+    tool_workers: int = 8  # threads that run environment steps while other slots decode
+    options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the spec
+
+
+@dataclass
+class RewardComponentConfig:
+    kind: str = "verifiable"  # verifiable | random | format_only, or an import path module:Class
+    weight: float = 1.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RewardConfig:
+    name: str = "verifiable"
+    components: dict[str, RewardComponentConfig] = field(default_factory=dict)
+
+
+@dataclass
+class LoraConfig:
+    enabled: bool = False
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    targets: str = "all-linear"
+
+
+@dataclass
+class ModelConfig:
+    """Which weights."""
+
+    name: str = "smollm2-135m"
+    path: Optional[str] = None  # any Hugging Face causal LM: folder or Hub id; null resolves `name`
+    init: Optional[str] = None  # checkpoint to start from; null finds the newest of the previous stage
+    dtype: str = "auto"  # auto | bf16 | fp32: compute precision; master weights are always fp32
+    lora: LoraConfig = field(default_factory=LoraConfig)
+
+
+@dataclass
+class EngineConfig:
+    """Where tokens are sampled."""
+
+    name: str = "local"
+    slots: int = 32  # trajectories decoded at once
+    deterministic: bool = True  # admit a tool's result a fixed number of decode steps after its call
+    tool_delay: int = 4  # that number
+    threads: int = 0  # torch threads; 0 = all cores
+
+
+@dataclass
+class RolloutConfig:
+    """How tokens are sampled in training, and how long a row may get."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_tokens: int = 1024  # tokens in a row: prompt + everything after
+
+
+@dataclass
+class AlgoConfig:
+    """Estimator, policy loss, and the optimiser's settings."""
+
+    name: str = "grpo"
+    group_size: int = 8
+    prompts_per_step: int = 4
+    # advantage estimator: grpo | dr_grpo | rloo | reinforce_pp | reinforce_pp_baseline
+    estimator: str = "grpo"
+    std_eps: float = 1e-6
+    # policy loss: clip | gspo | cispo
+    loss: str = "clip"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: Optional[float] = None  # bound for negative advantages (PPO dual clip), e.g. 3 or 10
+    # aggregation: token_mean | seq_mean_token_mean | seq_mean_token_sum | constant
+    aggregation: str = "token_mean"
+    aggregation_constant: Optional[float] = None  # divisor per sequence for aggregation=constant
+    kl_coef: float = 0.0
+    kl_estimator: str = "k3"  # k1 | k2 | k3
+    importance_cap: Optional[float] = 2.0  # truncated importance weight trainer/engine; null = off
+    mask_observations: bool = True  # false trains on tool output too: the ablation, never the method
+    minibatches: int = 1  # optimiser steps per batch of rollouts
+    epochs: int = 1  # passes over a batch of rollouts
+    # DAPO's dynamic sampling: resample groups without reward spread, at most this many rounds (0 = off)
+    dynamic_sampling_rounds: int = 0
+    # DAPO's overlong shaping on sampled tokens: penalty grows over the buffer before the limit (0 = off)
+    overlong_buffer: int = 0
+    overlong_limit: int = 0
+    overlong_factor: float = 1.0
+    learning_rate: float = 1e-5
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+
+
+@dataclass
+class SftConfig:
+    """The cold start."""
+
+    source: Optional[str] = None  # JSONL of messages/traces; null plays the environment's expert
+    traces: int = 240
+    epochs: int = 2
+    learning_rate: float = 1e-4
+    batch_size: int = 16  # traces per optimiser step
+    holdout: float = 0.1  # share of traces for the held-out loss
+    patience: int = 1  # epochs without a better held-out loss before stopping
+    warmup_steps: int = 5
+    seed: int = 0
+
+
+@dataclass
+class TrainConfig:
+    steps: int = 20
+    seed: int = 0
+    save_every: int = 5  # steps between checkpoints; the last step is always saved
+    keep: int = 2  # checkpoints kept besides last and best
+    eval_every: int = 0  # steps between evaluations on a small panel; 0 = off
+    eval_tasks: int = 32
+    micro_batch_tokens: int = 4096  # tokens per forward/backward
+    stop_on_collapse: bool = False
+
+
+@dataclass
+class EvalConfig:
+    tasks: int = 64  # tasks per variant
+    samples: int = 1  # samples per task; more give pass@k
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 1000  # panel seed; never the training seed's tasks: overlap is checked by hash
+    variants: Optional[list[str]] = None  # null = train variant, plus all held-out ones with --heldout
+
+
+@dataclass
+class RunConfig:
+    dir: Optional[str] = None  # null = outputs/<date>/<time>-<stage>-<env>
+    root: str = "outputs"
+    resume: Optional[str] = None  # a run folder to go on with
+    tracker: str = "tensorboard"  # tensorboard | wandb | mlflow | trackio | none
+    trajectories: bool = True  # write trajectories/*.parquet
+
+
+@dataclass
+class Config:
+    env: EnvConfig = field(default_factory=EnvConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sft: SftConfig = field(default_factory=SftConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    run: RunConfig = field(default_factory=RunConfig)

@@ -1,0 +1,19 @@
+"""Shared fixtures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with real data for tests; tests that need it are skipped where it does not exist."""
+    folder = Path(os.environ.get("AGENTRL_SHARED_DATA", REPO.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real test data not found at {folder} (set AGENTRL_SHARED_DATA)")
+    return folder
