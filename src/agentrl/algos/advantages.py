@@ -1,0 +1,162 @@
+"""Advantage estimators: from the rewards of a batch of groups to one number per trained token.
+
+Everything is computed in float64 from rewards that are outcomes of whole trajectories, so every trained token of a
+trajectory gets the same number. R_i are the rewards of the N members of a group that were scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl.algos import ESTIMATORS, choose
+from agentrl.config.schema import AlgoConfig
+from agentrl.rollout.trajectory import Group, Origin, Row, Trajectory
+
+# Rewards that went through fp32 arithmetic in different orders differ by a few units in the last place (2^-23).
+EQUAL_WITHIN = 4 * 2.0**-23
+
+
+def equal(rewards: np.ndarray) -> bool:
+    """Whether rewards float64[N] are the same number up to fp32 noise: max - min <= 4 ulp of max(1, max |R|).
+
+    Every estimator asks this first: dividing by the spread of equal rewards would blow noise up to advantages
+    of order one. Fewer than two rewards are equal by definition.
+    """
+    if len(rewards) < 2:
+        return True
+    return float(rewards.max() - rewards.min()) <= EQUAL_WITHIN * max(1.0, float(np.abs(rewards).max()))
+
+
+def grpo(rewards: np.ndarray, eps: float) -> np.ndarray:
+    """(R_i - mean) / (std + eps), sample standard deviation (n - 1): DeepSeekMath (arXiv 2402.03300) section 4.1.2.
+
+    rewards float64[N] → float64[N]. Equal rewards, and a group of one, give exactly 0.
+    """
+    if equal(rewards):
+        return np.zeros_like(rewards)
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + eps)
+
+
+def dr_grpo(rewards: np.ndarray) -> np.ndarray:
+    """R_i - mean: Dr. GRPO (arXiv 2503.20783) section 3.2. Equal rewards, and a group of one, give exactly 0.
+
+    The method is this estimator together with ``algo.aggregation=constant``.
+    """
+    if equal(rewards):
+        return np.zeros_like(rewards)
+    return rewards - rewards.mean()
+
+
+def rloo(rewards: np.ndarray) -> np.ndarray:
+    """R_i - mean of the others = N / (N - 1) * (R_i - mean): Ahmadian et al. (arXiv 2402.14740) section 2.2.
+
+    Equal rewards, and a group of one, give exactly 0. It is not divided by the spread of the others, which is 0 for
+    the one member that differs.
+    """
+    if equal(rewards):
+        return np.zeros_like(rewards)
+    n = len(rewards)
+    return n / (n - 1) * (rewards - rewards.mean())
+
+
+def whiten(values: np.ndarray, tokens: np.ndarray, eps: float) -> np.ndarray:
+    """(x - mean) / (std + eps) over all tokens of the batch, where trajectory i has tokens[i] tokens of values[i].
+
+    values float64[N], tokens int64[N] → float64[N]. The standard deviation is the sample one over tokens. Equal
+    values give exactly 0. This is REINFORCE++'s global normalisation (arXiv 2501.03262).
+    """
+    used = values[tokens > 0]
+    if equal(used):
+        return np.zeros_like(values)
+    n = tokens.sum()
+    mean = (tokens * values).sum() / n
+    variance = (tokens * (values - mean) ** 2).sum() / (n - 1)
+    return (values - mean) / (math.sqrt(variance) + eps)
+
+
+def reinforce_pp(rewards: Sequence[np.ndarray], tokens: Sequence[np.ndarray], eps: float) -> list[np.ndarray]:
+    """REINFORCE++ (arXiv 2501.03262): token return-to-go, gamma = 1, whitened over the batch's trained tokens.
+
+    The only reward is the outcome after the last token, so the return-to-go of every token is R_i. No group is
+    needed. rewards and tokens: one array[N] per group; returns the same shapes.
+    """
+    whitened = whiten(np.concatenate(rewards), np.concatenate(tokens), eps)
+    return np.split(whitened, np.cumsum([len(r) for r in rewards])[:-1])
+
+
+def reinforce_pp_baseline(rewards: Sequence[np.ndarray], tokens: Sequence[np.ndarray], eps: float) -> list[np.ndarray]:
+    """REINFORCE++-baseline (arXiv 2501.03262): R_i - group mean, then whitened over the batch's trained tokens.
+
+    Groups of equal rewards count in the batch's mean and spread, but their own advantage stays exactly 0: the token-
+    weighted batch mean is not 0 when lengths differ, and must not push on a group that has nothing to tell.
+    """
+    whitened = reinforce_pp([dr_grpo(r) for r in rewards], tokens, eps)
+    return [np.zeros_like(r) if equal(r) else a for r, a in zip(rewards, whitened)]
+
+
+def members(group: Group) -> list[Trajectory]:
+    """The members that count for the group's statistics: no infrastructure error, and a finite reward."""
+    return [t for t in group.scored if math.isfinite(t.reward.total)]  # type: ignore[arg-type]
+
+
+def rewards_of(group: Group) -> np.ndarray:
+    """float64[N]: total rewards of ``members(group)``, in order."""
+    return np.array([t.reward.total for t in members(group)], dtype=np.float64)
+
+
+def trained(row: Row, cfg: AlgoConfig) -> np.ndarray:
+    """bool[T]: tokens that take part in the loss: the sampled ones; observations too without mask_observations."""
+    return row.sampled if cfg.mask_observations else row.origin != Origin.PROMPT
+
+
+def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
+    """Write ``row.advantage`` on the trained tokens of every scored member, and 0 everywhere else.
+
+    Errored and not scored members are in no mean or spread and get 0. Metrics: ``group/zero_spread`` (share of groups
+    that teach nothing by themselves: fewer than two scored members, or equal rewards), ``group/size_mean`` (scored
+    members), ``group/dropped`` (members that left their group), ``advantage/mean_abs`` and ``advantage/max`` (of the
+    absolute value, over trained tokens of scored members). Raises UserError for an unknown estimator.
+    """
+    estimator = choose("algo.estimator", cfg.estimator, ESTIMATORS)
+    for trajectory in (t for g in groups for t in g.trajectories):
+        for row in trajectory.rows:
+            row.advantage[:] = 0.0
+    scored = [members(g) for g in groups]
+    rewards = [rewards_of(g) for g in groups]
+    tokens = [np.array([sum(int(trained(r, cfg).sum()) for r in t.rows) for t in ts], np.int64) for ts in scored]
+    if not groups:
+        advantages: list[np.ndarray] = []
+    elif estimator == "grpo":
+        advantages = [grpo(r, cfg.std_eps) for r in rewards]
+    elif estimator == "dr_grpo":
+        advantages = [dr_grpo(r) for r in rewards]
+    elif estimator == "rloo":
+        advantages = [rloo(r) for r in rewards]
+    elif estimator == "reinforce_pp":
+        advantages = reinforce_pp(rewards, tokens, cfg.std_eps)
+    else:
+        advantages = reinforce_pp_baseline(rewards, tokens, cfg.std_eps)
+    for trajectories, values in zip(scored, advantages):
+        for trajectory, value in zip(trajectories, values):
+            for row in trajectory.rows:
+                row.advantage[trained(row, cfg)] = value
+    return _metrics(groups, rewards, tokens, advantages)
+
+
+def _metrics(
+    groups: Sequence[Group], rewards: list[np.ndarray], tokens: list[np.ndarray], advantages: list[np.ndarray]
+) -> dict[str, float]:
+    sizes = [len(r) for r in rewards]
+    absolute = np.abs(np.concatenate(advantages)) if advantages else np.zeros(0)
+    counts = np.concatenate(tokens) if tokens else np.zeros(0, dtype=np.int64)
+    total = int(counts.sum())
+    return {
+        "group/zero_spread": float(np.mean([equal(r) for r in rewards])) if groups else 0.0,
+        "group/size_mean": float(np.mean(sizes)) if groups else 0.0,
+        "group/dropped": float(sum(len(g.trajectories) for g in groups) - sum(sizes)),
+        "advantage/mean_abs": float((absolute * counts).sum() / total) if total else 0.0,
+        "advantage/max": float(absolute[counts > 0].max()) if total else 0.0,
+    }

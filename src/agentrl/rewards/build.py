@@ -1,0 +1,201 @@
+"""Building reward components from the config, scoring groups with them, and testing the verifier on itself."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from agentrl.config.schema import RewardComponentConfig, RewardConfig
+from agentrl.envs.base import EnvSpec, Episode, Outcome, Task, Verdict
+from agentrl.errors import RunError, UserError, nearest
+from agentrl.rewards.base import Component, Scoring, episode_of
+from agentrl.rewards.control import FormatOnly, Random
+from agentrl.rewards.verifiable import Verifiable
+from agentrl.rollout.trajectory import Group, RewardComponent, RewardRecord, StopReason, Trajectory
+
+KINDS: Mapping[str, type[Component]] = {"verifiable": Verifiable, "random": Random, "format_only": FormatOnly}
+RESERVED = ("mean", "std", "overlong")  # their metrics would collide with a component's
+FULL = 1.0 - 1e-6
+
+
+def build(cfg: RewardConfig, spec: EnvSpec, seed: int) -> Rewards:
+    """The configured components. UserError names an unknown kind, a bad import path or bad options."""
+    if not cfg.components:
+        raise UserError(f"reward={cfg.name} has no components: give at least one under reward.components")
+    if all(c.weight == 0 for c in cfg.components.values()):
+        raise UserError(f"reward={cfg.name}: every component has weight 0, so nothing would be rewarded")
+    components = {name: _component(name, c, spec, seed) for name, c in cfg.components.items()}
+    return Rewards(spec, components, {name: float(c.weight) for name, c in cfg.components.items()})
+
+
+def _component(name: str, cfg: RewardComponentConfig, spec: EnvSpec, seed: int) -> Component:
+    key = f"reward.components.{name}"
+    if name in RESERVED:
+        raise UserError(f"{key}: the name '{name}' is used for a metric of its own; choose another")
+    if not math.isfinite(cfg.weight):
+        raise UserError(f"{key}.weight={cfg.weight} is not a finite number")
+    kind = KINDS.get(cfg.kind) or _imported(f"{key}.kind", cfg.kind)
+    options: dict[str, Any] = {str(k): v for k, v in cfg.options.items()}
+    try:
+        return kind(spec, seed, **options)
+    except UserError as error:
+        raise UserError(f"{key}.options: {error}") from error
+    except TypeError as error:
+        raise UserError(f"{key}.options={options} do not fit {kind.__name__}: {error}") from error
+
+
+def _imported(key: str, path: str) -> type[Component]:
+    if ":" not in path:
+        raise UserError(f"{key}={path} is unknown: {nearest(path, KINDS)} Or name your own class as module:Class")
+    module_name, _, class_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever a user's module raises while it is imported
+        raise UserError(f"{key}={path}: cannot import {module_name}: {type(error).__name__}: {error}") from error
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Component)):
+        choices = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Component)]
+        raise UserError(f"{key}={path}: {module_name} has no Component of that name: {nearest(class_name, choices)}")
+    return found
+
+
+class Rewards:
+    """Scores trajectories with weighted components; the verifier always runs, for ``success``."""
+
+    def __init__(self, spec: EnvSpec, components: Mapping[str, Component], weights: Mapping[str, float]) -> None:
+        self.spec = spec
+        self.components = components
+        self.weights = weights
+
+    def score(self, groups: Sequence[Group], step: int) -> dict[str, float]:
+        """Fill ``reward``, ``success`` and ``scores`` of every trajectory; return metrics.
+
+        An errored trajectory is not scored at all. A verifier or component that raises, or returns something that is
+        not a finite number, leaves the value None with the reason, never 0. Metrics: ``reward/mean`` and
+        ``reward/std`` (sample) over scored totals, ``reward/NAME/mean``, ``success/mean``, ``score/NAME/mean``,
+        ``rewards/not_scored`` (trajectories without a total), ``rewards/errors`` (failures of verifier or components
+        on trajectories that did not error), ``time/rewards_s``. Means of nothing are left out.
+        """
+        start = time.perf_counter()
+        trajectories = [t for g in groups for t in g.trajectories]
+        errors = sum(self._score(t, step) for t in trajectories)
+        metrics = _metrics(trajectories)
+        metrics["rewards/errors"] = float(errors)
+        metrics["time/rewards_s"] = time.perf_counter() - start
+        return metrics
+
+    def _score(self, trajectory: Trajectory, step: int) -> int:
+        """Score one trajectory; the number of failures."""
+        trajectory.reward, trajectory.success, trajectory.scores = RewardRecord(), None, {}
+        if trajectory.stop_reason is StopReason.ERROR:
+            reason = f"the episode failed: {trajectory.error}"
+            for name, component in self.components.items():
+                trajectory.reward.components.append(
+                    RewardComponent(name, component.tier, None, self.weights[name], error=reason)
+                )
+            return 0
+        failures = 0
+        episode = episode_of(trajectory)
+        start = time.perf_counter()
+        verdict, error = self._verify(episode)
+        verify_seconds = time.perf_counter() - start
+        if verdict is None:
+            failures += 1
+        else:
+            trajectory.success, trajectory.scores = float(verdict.success), dict(verdict.scores)
+        item = Scoring(trajectory, episode, verdict, error, step)
+        for name, component in self.components.items():
+            record = RewardComponent(name, component.tier, None, self.weights[name])
+            start = time.perf_counter()
+            try:
+                record.value = _finite(component.score(item))
+            except Exception as problem:
+                record.error = _text(problem)
+                # A failed verifier was counted once already; the components that only pass it on are not more failures.
+                failures += not (verdict is None and isinstance(component, Verifiable))
+            record.seconds = time.perf_counter() - start
+            if isinstance(component, Verifiable):
+                record.seconds += verify_seconds
+            trajectory.reward.components.append(record)
+        return failures
+
+    def _verify(self, episode: Episode) -> tuple[Verdict | None, str | None]:
+        try:
+            verdict = self.spec.verify(episode)
+            for value in (verdict.success, *verdict.scores.values()):
+                _finite(value)
+            return verdict, None
+        except Exception as error:
+            return None, f"the verifier failed: {_text(error)}"
+
+    def self_test(self, tasks: Sequence[Task]) -> int:
+        """Try the verifier on itself: gold answers must score full; none, an empty and wrong answers must not.
+
+        Checks ``success`` and every configured verifiable score. Returns the number of gold answers tried (0 when
+        the environment names none). Raises RunError naming the task, the answer and what came out.
+        """
+        tried = 0
+        for task in tasks:
+            for gold in self.spec.gold_answers(task):
+                tried += 1
+                for name, value in self._values(task, gold).items():
+                    if value < FULL:
+                        raise RunError(
+                            f"verifier self-test: task {task.id}: gold answer {gold!r} scores {name}={value:g}, not 1"
+                        )
+            for wrong in dict.fromkeys([None, "", *self.spec.wrong_answers(task)]):
+                for name, value in self._values(task, wrong).items():
+                    if value >= FULL:
+                        raise RunError(
+                            f"verifier self-test: task {task.id}: wrong answer {wrong!r} scores {name}={value:g} (full)"
+                        )
+        return tried
+
+    def _values(self, task: Task, answer: str | None) -> dict[str, float]:
+        text = [] if answer is None else [answer]
+        episode = Episode(task, answer, text, [""] * len(text), [Outcome.OK] * len(text))
+        verdict, error = self._verify(episode)
+        if verdict is None:
+            raise RunError(f"verifier self-test: task {task.id}: answer {answer!r}: {error}")
+        values = {"success": float(verdict.success)}
+        for name, component in self.components.items():
+            if isinstance(component, Verifiable):
+                try:
+                    values[name] = component.value(verdict)
+                except Exception as problem:
+                    raise RunError(f"verifier self-test: task {task.id}: component {name}: {problem}") from problem
+        return values
+
+
+def _finite(value: float) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a finite number")
+    return number
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    totals = [t.reward.total for t in trajectories]
+    scored = [v for v in totals if v is not None]
+    values: dict[str, list[float]] = {"reward/mean": scored}
+    for trajectory in trajectories:
+        for component in trajectory.reward.components:
+            if component.value is not None:
+                values.setdefault(f"reward/{component.name}/mean", []).append(component.value)
+        if trajectory.success is not None:
+            values.setdefault("success/mean", []).append(trajectory.success)
+        for name, value in trajectory.scores.items():
+            values.setdefault(f"score/{name}/mean", []).append(float(value))
+    metrics = {name: fmean(v) for name, v in values.items() if v}
+    if scored:
+        metrics["reward/std"] = stdev(scored) if len(scored) > 1 else 0.0
+    metrics["rewards/not_scored"] = float(len(totals) - len(scored))
+    return metrics
