@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from agentrl.algos import overlong
 from agentrl.config.schema import RewardComponentConfig, RewardConfig
 from agentrl.envs.base import EnvSpec, Episode, Outcome, Task, Verdict
 from agentrl.errors import RunError, UserError, nearest
@@ -18,7 +19,6 @@ from agentrl.rewards.verifiable import Verifiable
 from agentrl.rollout.trajectory import Group, RewardComponent, RewardRecord, StopReason, Trajectory
 
 KINDS: Mapping[str, type[Component]] = {"verifiable": Verifiable, "random": Random, "format_only": FormatOnly}
-RESERVED = ("mean", "std", "overlong")  # their metrics would collide with a component's
 FULL = 1.0 - 1e-6
 
 
@@ -34,8 +34,8 @@ def build(cfg: RewardConfig, spec: EnvSpec, seed: int) -> Rewards:
 
 def _component(name: str, cfg: RewardComponentConfig, spec: EnvSpec, seed: int) -> Component:
     key = f"reward.components.{name}"
-    if name in RESERVED:
-        raise UserError(f"{key}: the name '{name}' is used for a metric of its own; choose another")
+    if name == overlong.NAME:
+        raise UserError(f"{key}: '{name}' is the component of algo.overlong_buffer; choose another name")
     if not math.isfinite(cfg.weight):
         raise UserError(f"{key}.weight={cfg.weight} is not a finite number")
     kind = KINDS.get(cfg.kind) or _imported(f"{key}.kind", cfg.kind)
@@ -113,7 +113,7 @@ class Rewards:
             start = time.perf_counter()
             try:
                 record.value = _finite(component.score(item))
-            except Exception as problem:
+            except Exception as problem:  # noqa: BLE001 - a user's component may raise anything
                 record.error = _text(problem)
                 # A failed verifier was counted once already; the components that only pass it on are not more failures.
                 failures += not (verdict is None and isinstance(component, Verifiable))
@@ -129,7 +129,7 @@ class Rewards:
             for value in (verdict.success, *verdict.scores.values()):
                 _finite(value)
             return verdict, None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's verifier may raise anything
             return None, f"the verifier failed: {_text(error)}"
 
     def self_test(self, tasks: Sequence[Task]) -> int:
