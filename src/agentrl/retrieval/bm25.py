@@ -25,7 +25,8 @@ from agentrl.retrieval import Hit
 from agentrl.retrieval.cache import cached
 from agentrl.retrieval.passages import Passages, open_passages
 
-STOP_WORDS = frozenset("a an and are as at be by for from in is it of on or that the to was were with".split())
+_STOP_LIST = "a an and are as at be by for from in is it of on or that the to was were with"
+STOP_WORDS = frozenset(_STOP_LIST.split(" "))
 TITLE = "="  # prefix of the index word that stands for a whole title made of stop words; no word contains it
 
 SMALL = 5_000  # passages: below this an index is built faster than a cached one is found, so none is kept on disk
@@ -163,7 +164,7 @@ def _load(folder: Path) -> bm25s.BM25 | None:
 
 def open_bm25(
     corpus: str | Path | None = None,
-    passages: Iterable[Mapping[str, Any]] | None = None,
+    passages: Passages | Iterable[Mapping[str, Any]] | None = None,
     k1: float = 1.5,
     b: float = 0.75,
     cache: str | Path | None = None,

@@ -8,11 +8,15 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from agentrl.data import as_text, load_rows, locate, parse_json
 from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    import datasets
 
 
 class Passages(Protocol):
@@ -35,15 +39,13 @@ def passage(row: Any, where: str) -> tuple[str, str]:
     """(id, contents) of a corpus row; ``{id, title, text}`` is taken as well. UserError names ``where`` and the field."""
     if not isinstance(row, Mapping):
         raise UserError(f"{where}: a passage must be an object with 'id' and 'contents', not {type(row).__name__}")
-    key = row.get("id", row.get("_id"))
-    if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise UserError(f"{where}: field 'id' must be text or a whole number, found {key!r}")
+    key = as_text(row.get("id", row.get("_id")), f"{where}: field 'id'")
     contents = row.get("contents")
     if contents is None and isinstance(row.get("title"), str) and isinstance(row.get("text"), str):
         contents = f"{row['title']}\n{row['text']}"
     if not isinstance(contents, str):
         raise UserError(f"{where}: field 'contents' must be text, found {contents!r}")
-    return str(key), contents
+    return key, contents
 
 
 class ListPassages:
@@ -72,12 +74,13 @@ class ListPassages:
 class FilePassages:
     """A JSONL corpus that stays in its file: 8 bytes of memory per passage (where its line begins)."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, name: str = ""):
         self.path = Path(path)
+        self._name = f"corpus {name or path}"
         try:
             self._file = self.path.open("rb")
         except OSError as error:
-            raise UserError(f"corpus {self.path}: {error.strerror}") from None
+            raise UserError(f"{self._name}: {error.strerror}") from None
         digest = hashlib.sha256()
         starts = array("q")
         numbers = array("q")  # line numbers, for messages
@@ -110,12 +113,8 @@ class FilePassages:
                     index += 1
 
     def _parse(self, line: bytes, index: int) -> tuple[str, str]:
-        where = f"corpus {self.path} line {int(self._numbers[index])}"
-        try:
-            row = json.loads(line.split(b"\n", 1)[0])
-        except ValueError as error:
-            raise UserError(f"{where}: not JSON ({error})") from None
-        return passage(row, where)
+        where = f"{self._name} line {int(self._numbers[index])}"
+        return passage(parse_json(line.split(b"\n", 1)[0], where), where)
 
     def close(self) -> None:
         self._file.close()
@@ -124,11 +123,9 @@ class FilePassages:
 class TablePassages:
     """A Parquet or Hub corpus, through ``datasets``: an Arrow table mapped from disk."""
 
-    def __init__(self, source: str):
-        from agentrl.data import load_table
-
-        self._name = f"corpus {source}"
-        self._table = load_table(source)
+    def __init__(self, table: datasets.Dataset, name: str):
+        self._name = f"corpus {name}"
+        self._table = table
         digest = hashlib.sha256()
         for key, contents in self:
             digest.update(json.dumps([key, contents]).encode())
@@ -138,23 +135,33 @@ class TablePassages:
         return len(self._table)
 
     def __getitem__(self, index: int) -> tuple[str, str]:
-        return passage(self._table[index], f"{self._name} row {index}")
+        return passage(self._table[index], f"{self._name} row {index + 1}")
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for index, row in enumerate(self._table):
-            yield passage(row, f"{self._name} row {index}")
+            yield passage(row, f"{self._name} row {index + 1}")
 
     def close(self) -> None:
         pass
 
 
-def open_passages(corpus: str | Path | None = None, passages: Iterable[Mapping[str, Any]] | None = None) -> Passages:
-    """A corpus from exactly one of: a file or Hub id, or rows in memory. UserError says what is wrong with it."""
+def open_passages(
+    corpus: str | Path | None = None, passages: Passages | Iterable[Mapping[str, Any]] | None = None
+) -> Passages:
+    """A corpus from exactly one of: a file, folder or Hub id (JSONL is best for large ones), or rows in memory.
+
+    A corpus that is open already may be given as ``passages``.
+
+    Raises UserError saying what is wrong with it.
+    """
     if (corpus is None) == (passages is None):
         raise UserError("a retriever needs exactly one of 'corpus' (file or Hub id) and 'passages' (list)")
     if passages is not None:
-        return ListPassages(passages)
-    text = str(corpus)
-    if text.endswith((".jsonl", ".json", ".ndjson")):
-        return FilePassages(text)
-    return TablePassages(text)
+        return passages if hasattr(passages, "hash") else ListPassages(passages)  # type: ignore[return-value]
+    assert corpus is not None
+    files, table = locate(corpus)
+    if table is not None:
+        return TablePassages(table, str(corpus))
+    if len(files) == 1 and not str(corpus).endswith((".json", ".csv", ".tsv")):
+        return FilePassages(files[0], name=str(corpus))
+    return ListPassages(load_rows(corpus), name=str(corpus))
