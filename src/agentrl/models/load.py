@@ -151,7 +151,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: its tokenizer does not load: {_one_line(error)}") from error
     if not getattr(tokenizer, "is_fast", False):
-        raise UserError(f"{path}: its tokenizer has no tokenizer.json; only tokenizers of the `tokenizers` library work")
+        raise UserError(
+            f"{path}: its tokenizer has no tokenizer.json; only tokenizers of the `tokenizers` library work"
+        )
     if tokenizer.eos_token_id is None:
         raise UserError(f"{path}: its tokenizer names no eos token, so nothing could end an answer")
     if tokenizer.pad_token_id is None:

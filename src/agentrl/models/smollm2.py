@@ -50,7 +50,11 @@ def _convert(gguf: Path, folder: Path) -> None:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.model_max_length = model.config.max_position_embeddings
-    ids = {"eos": tokenizer.eos_token_id, "pad": tokenizer.pad_token_id, "end": tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    ids = {
+        "eos": tokenizer.eos_token_id,
+        "pad": tokenizer.pad_token_id,
+        "end": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+    }
     if len(set(ids.values())) != 1 or len(tokenizer) != model.config.vocab_size or not tokenizer.chat_template:
         raise RuntimeError(f"{gguf} does not hold the tokenizer of SmolLM2-Instruct: {ids}, {len(tokenizer)} tokens")
     for mark in ("quantization_config", "_pre_quantization_dtype"):
