@@ -46,7 +46,7 @@ def test_variant_names(toy: EnvSpec) -> None:
     assert choose_variants(toy, ["few"], heldout=True) == ["few"]
     with pytest.raises(UserError, match="'biger'; did you mean 'bigger'"):
         build_panel(toy, "biger", 1, 0)
-    with pytest.raises(UserError, match="eval.tasks=0"):
+    with pytest.raises(UserError, match=r"eval\.tasks=0"):
         build_panel(toy, "train", 0, 0)
 
 

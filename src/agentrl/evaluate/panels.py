@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class History:
         self.gaps += [g for g in other.gaps if g not in self.gaps]
 
 
-def build_panel(spec: EnvSpec, variant: str, n: int, seed: int, trained_on: Set[str] = frozenset()) -> Panel:
+def build_panel(spec: EnvSpec, variant: str, n: int, seed: int, trained_on: AbstractSet[str] = frozenset()) -> Panel:
     """The first n distinct tasks of ``spec.tasks(variant, seed)``; the same arguments give the same panel.
 
     Raises UserError when the variant does not exist or a held-out task was trained on. A stream that ends early gives

@@ -1,0 +1,140 @@
+"""The table in the terminal and the bar chart of an evaluation, both drawn from the dict that eval.json holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+# Okabe and Ito's palette: tells the policies apart for colour-blind readers and in grey print.
+COLOURS = ("#999999", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#0072B2", "#F0E442")
+
+
+def interval_text(value: Mapping[str, Any], signed: bool = False) -> str:
+    """``0.53 [0.41, 0.64]``; a dash where nothing was scored."""
+    if value.get("mean") is None:
+        return "-"
+    form = "{:+.2f}" if signed else "{:.2f}"
+    ends = [form.format(value[k]) if value.get(k) is not None else "?" for k in ("low", "high")]
+    return f"{form.format(value['mean'])} [{ends[0]}, {ends[1]}]"
+
+
+def split_label(split: str) -> str:
+    return "training" if split == "train" else "held-out"
+
+
+def results_table(result: Mapping[str, Any]) -> Table:
+    """Rows are variants, columns policies: success with its 95 % interval, turns, tool calls, tokens and seconds per
+    episode. The last row is the gap between training variant and held-out mean."""
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), title=_title(result), title_justify="left")
+    table.add_column("variant", no_wrap=True)
+    policies = result["policies"]
+    for policy in policies:
+        table.add_column(policy["name"], no_wrap=False)
+    for index, panel in enumerate(result["panels"]):
+        label = Text.assemble(
+            (panel["variant"], "bold"), "\n", (split_label(panel["split"]), "cyan"), f", {panel['n']} tasks"
+        )
+        table.add_row(label, *[_cell(policy["panels"][index]) for policy in policies], end_section=True)
+    if any(policy["gap"] for policy in policies):
+        label = Text.assemble(("gap", "bold"), "\ntraining − held-out")
+        cells = [interval_text(p["gap"]["success"], signed=True) if p["gap"] else "-" for p in policies]
+        table.add_row(label, *cells)
+    return table
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    sampling = result["sampling"]
+    several = f", {sampling['samples']} samples a task" if sampling["samples"] > 1 else ""
+    return f"success on {result['env']} with 95 % intervals; turns, tool calls, cost per episode{several}"
+
+
+def _cell(panel: Mapping[str, Any]) -> Text:
+    success = panel["success"]
+    text = Text.assemble((interval_text(success), "bold"))
+    episodes = panel["trajectories"] or 1
+    if panel["turns"] is not None:
+        tokens = panel["cost"]["tokens_sampled"] / episodes
+        seconds = panel["cost"]["wall_s"] / episodes
+        text.append(f"\n{panel['turns']:.1f} turns, {panel['tool_calls']:.1f} calls", "dim")
+        text.append(f"\n{tokens:.0f} tokens, {seconds:.2f} s", "dim")
+    if panel["errors"] or panel["not_judged"]:
+        text.append(f"\n{panel['errors'] + panel['not_judged']} not counted", "yellow")
+    return text
+
+
+def lift_lines(paired: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a variant: the last policy against the first, on the same tasks."""
+    if not paired:
+        return []
+    last = [p for p in paired if p["policy"] == paired[-1]["policy"]]
+    width = max(len(p["variant"]) for p in last)
+    lines = [f"{last[0]['policy']} against {last[0]['versus']}, paired by task:"]
+    for entry in last:
+        success = entry["success"]
+        verdict = "no task in common"
+        if success["mean"] is not None:
+            sure = success["low"] > 0 or success["high"] < 0
+            verdict = ("better" if success["mean"] > 0 else "worse") if sure else "no clear difference"
+        split = split_label(entry["split"])
+        lines.append(f"  {entry['variant']:<{width}}  {split}  {interval_text(success, signed=True)}  {verdict}")
+    return lines
+
+
+def write_plot(result: Mapping[str, Any], path: Path) -> None:
+    """Grouped bars of success by variant with 95 % intervals, one colour a policy, held-out variants on grey ground."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    panels, policies = result["panels"], result["policies"]
+    width = 0.8 / len(policies)
+    inches = max(6.0, 1.6 + len(panels) * max(1.1, 0.55 * len(policies)))
+    figure = Figure(figsize=(inches, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for i, policy in enumerate(policies):
+        for x, panel in enumerate(policy["panels"]):
+            success = panel["success"]
+            if success["mean"] is None:
+                continue
+            place = x + (i - (len(policies) - 1) / 2) * width
+            mean = success["mean"]
+            low, high = (mean if success[k] is None else success[k] for k in ("low", "high"))
+            axes.bar(place, mean, width * 0.92, color=COLOURS[i % len(COLOURS)])
+            axes.errorbar(place, mean, [[mean - low], [high - mean]], color="black", capsize=3, linewidth=1)
+            axes.annotate(
+                f"{mean:.2f}", (place, high), (0, 3), textcoords="offset points", ha="center", va="bottom", fontsize=8
+            )
+    for x, panel in enumerate(panels):
+        if panel["split"] != "train":
+            axes.axvspan(x - 0.5, x + 0.5, color="#f2f2f2", zorder=0, linewidth=0)
+    axes.set_xticks(range(len(panels)), [_tick(p) for p in panels], fontsize=9)
+    axes.set_xlim(-0.5, len(panels) - 0.5)
+    axes.set_ylim(0, 1.09)
+    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    axes.set_ylabel("success")
+    axes.set_title(f"{result['env']}: success by variant, 95 % intervals (grey: held-out)", fontsize=11, loc="left")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    handles = [Patch(color=COLOURS[i % len(COLOURS)], label=p["name"]) for i, p in enumerate(policies)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def _tick(panel: Mapping[str, Any]) -> str:
+    """The variant's name, broken at underscores so that neighbours do not overlap."""
+    lines: list[str] = [""]
+    for word in str(panel["variant"]).split("_"):
+        if lines[-1] and len(lines[-1]) + len(word) >= 13:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join([*lines, f"({split_label(panel['split'])}, n={panel['n']})"])

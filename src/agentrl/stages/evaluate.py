@@ -1,0 +1,250 @@
+"""agentrl eval: policies on the training variant and held-out variants, side by side, with intervals."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from agentrl.config.schema import Config
+from agentrl.errors import UserError
+from agentrl.evaluate import tables
+from agentrl.evaluate.panels import History, Panel, build_panel, choose_variants, history_of
+from agentrl.runs import files
+from agentrl.runs.checkpoints import CheckpointStore, newest
+from agentrl.runs.folder import Run, model_key, read_facts
+
+if TYPE_CHECKING:
+    from agentrl.envs.base import EnvSpec
+    from agentrl.evaluate.runner import PolicyResult
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is evaluated: a checkpoint folder, or the base model (checkpoint None)."""
+
+    name: str
+    checkpoint: Path | None
+    model: str
+    step: int
+
+
+def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path:
+    """Evaluate and return the path of eval.json.
+
+    ``heldout`` adds all held-out variants to the training one (eval.variants names them instead). Without
+    ``checkpoints`` the newest one of this environment and model is taken; ``base`` puts the base model first.
+    UserError: no or broken checkpoint, unknown variant, a held-out task that was trained on.
+    """
+    console = Console()
+    if cfg.eval.samples < 1:
+        raise UserError(f"eval.samples={cfg.eval.samples}: at least one sample per task")
+    if cfg.eval.samples > 1 and cfg.eval.temperature == 0:
+        raise UserError(
+            f"eval.samples={cfg.eval.samples} with eval.temperature=0: greedy samples of one task are all the same; "
+            "set eval.samples=1 or a temperature above 0"
+        )
+    policies = find_policies(cfg, checkpoints, base, console)
+    history = History()
+    for policy in policies:
+        history.merge(history_of(policy.checkpoint))
+
+    from agentrl.stages import common  # imports torch
+
+    spec = common.build_spec(cfg.env)
+    panels = _panels(cfg, spec, heldout, history, console)
+    run = Run.create(cfg, "eval", sys.argv)
+    status = "failed"
+    try:
+        run.update(
+            panel_hashes={p.variant: p.hash for p in panels},
+            checkpoints=[str(p.checkpoint) if p.checkpoint else None for p in policies],
+        )
+        files.write_json(run.dir / "panels.json", _panel_file(panels))
+        results = _evaluate_all(cfg, policies, panels, run)
+        result = assemble(cfg, panels, results, history)
+        files.write_json(run.dir / "eval.json", result)
+        run.update(data_hashes=dict(spec.data_hashes()))
+        tables.write_plot(result, run.dir / "plots" / "eval.png")
+        status = "finished"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        run.finish(status)
+    _show(console, result, run)
+    return run.dir / "eval.json"
+
+
+def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: Console) -> list[Policy]:
+    """The base model first if asked for, then the checkpoints as given, or the newest one. Names are unique."""
+    from agentrl.models.load import check_checkpoint
+
+    chosen = [_folder(path) for path in checkpoints]
+    if not chosen:
+        root, env, model = cfg.run.root, cfg.env.name, model_key(cfg.model)
+        found = newest(root, "train", env, model) or newest(root, "sft", env, model)
+        if found is not None:
+            chosen = [found]
+            console.print(Text(f"evaluating the newest checkpoint: {found}"), soft_wrap=True)
+        elif not base:
+            raise UserError(
+                f"no checkpoint of env={env} model={model} below {root}/: make one with `agentrl sft-coldstart "
+                f"env={env}`, or name one with --checkpoint PATH, or evaluate the base model with --base"
+            )
+        else:
+            console.print(f"no checkpoint of env={env} model={model} below {root}/: the base model alone")
+    policies = [Policy("base", None, model_key(cfg.model), 0)] if base else []
+    for folder in chosen:
+        check_checkpoint(folder)
+        policies.append(_describe(folder, cfg, {p.name for p in policies}))
+    return policies
+
+
+def _folder(path: str) -> Path:
+    """A checkpoint folder; a run folder stands for its last checkpoint, and links are followed."""
+    folder = Path(path)
+    if not (folder / "config.json").is_file() and (last := CheckpointStore(folder).last()) is not None:
+        folder = last
+    return folder.resolve() if folder.exists() else folder
+
+
+def _describe(folder: Path, cfg: Config, taken: set[str]) -> Policy:
+    facts: Mapping[str, Any] = read_facts(folder.parent.parent) or {}
+    stage, number = str(facts.get("stage", "")), folder.name.rpartition("-")[2]
+    step = int(number) if number.isdigit() else 0
+    where = folder.parent.parent.name
+    if stage.startswith("sft"):
+        name, longer = f"cold start (sft step {step})", f"cold start (sft step {step}, {where})"
+    elif stage == "train":
+        name, longer = f"RL (train step {step})", f"RL (train step {step}, {where})"
+    else:
+        name, longer = folder.name, str(folder)
+    candidates = [name, longer, *(f"{longer} #{i}" for i in range(2, 1000))]
+    return Policy(
+        next(c for c in candidates if c not in taken), folder, str(facts.get("model", model_key(cfg.model))), step
+    )
+
+
+def _panels(cfg: Config, spec: EnvSpec, heldout: bool, history: History, console: Console) -> list[Panel]:
+    panels = []
+    for variant in choose_variants(spec, cfg.eval.variants, heldout):
+        panel = build_panel(spec, variant, cfg.eval.tasks, cfg.eval.seed, history.hashes)
+        if panel.note:
+            console.print(Text(f"panel {variant}: {panel.note}"), soft_wrap=True)
+        if panel.tasks:
+            panels.append(panel)
+    if not panels:
+        raise UserError("no panel has a task that was not trained on; nothing can be evaluated")
+    for gap in history.gaps:
+        console.print(Text(f"warning: {gap}", "yellow"), soft_wrap=True)
+    return panels
+
+
+def _panel_file(panels: Sequence[Panel]) -> dict[str, Any]:
+    return {
+        p.variant: {"split": p.split, "hash": p.hash, "tasks": [{"id": t.id, "hash": t.hash} for t in p.tasks]}
+        for p in panels
+    }
+
+
+def _evaluate_all(cfg: Config, policies: Sequence[Policy], panels: Sequence[Panel], run: Run) -> list[PolicyResult]:
+    from agentrl.runs.progress import Progress
+
+    results: list[PolicyResult] = []
+    with Progress("eval", len(policies)) as progress:
+        for number, policy in enumerate(policies, 1):
+            progress.tick(0.0, f"{policy.name}: loading")
+            result = _evaluate_one(cfg, policy, panels, progress)
+            groups = [g for panel in result.groups for g in panel]
+            if cfg.run.trajectories:
+                run.save_trajectories(policy.step, groups, tag=f"eval-{number}")
+            success = [p["success"]["mean"] for p in result.panels if p["success"]["mean"] is not None]
+            progress.update(number, success=sum(success) / len(success) if success else None)
+            results.append(result)
+    return results
+
+
+def _evaluate_one(cfg: Config, policy: Policy, panels: Sequence[Panel], progress: Any) -> PolicyResult:
+    """Load, sample, and let go of the weights again: two policies never share the memory."""
+    import time
+
+    from agentrl import rewards
+    from agentrl.evaluate.runner import evaluate_policy
+    from agentrl.rollout.sampling import Sampling
+    from agentrl.stages import common
+
+    kit = common.load_rollout(cfg, policy.checkpoint)
+    started = time.monotonic()
+
+    def show(finished: int, total: int) -> None:
+        rate = finished / max(1e-6, time.monotonic() - started)
+        progress.tick(finished / total, f"{policy.name}: {finished}/{total} episodes", episodes_s=rate)
+
+    sampling = Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p)
+    try:
+        return evaluate_policy(
+            kit.collector,
+            rewards.build(cfg.reward, kit.spec, cfg.eval.seed),
+            panels,
+            cfg.eval.samples,
+            sampling,
+            cfg.eval.seed,
+            name=policy.name,
+            model=policy.model,
+            checkpoint=str(policy.checkpoint) if policy.checkpoint else None,
+            step=policy.step,
+            on_progress=show,
+        )
+    finally:
+        kit.spec.close()
+        del kit
+        _free()
+
+
+def _free() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def assemble(cfg: Config, panels: Sequence[Panel], results: Sequence[PolicyResult], history: History) -> dict[str, Any]:
+    """The content of eval.json. ``panels`` and ``gap`` at the top are those of the last policy."""
+    from agentrl.evaluate.runner import lifts
+
+    last = results[-1].to_dict()
+    sampling = {k: getattr(cfg.eval, k) for k in ("temperature", "top_p", "top_k", "min_p", "samples", "tasks", "seed")}
+    return {
+        "env": cfg.env.name,
+        "policy": last["name"],
+        "panels": last["panels"],
+        "gap": last["gap"],
+        "policies": [r.to_dict() for r in results],
+        "paired": lifts(panels, results, cfg.eval.seed),
+        "sampling": sampling,
+        "limits": {
+            "max_turns": cfg.env.max_turns,
+            "max_turn_tokens": cfg.env.max_turn_tokens,
+            "max_obs_tokens": cfg.env.max_obs_tokens,
+            "max_tokens": cfg.rollout.max_tokens,
+        },
+        "training": {"tasks": len(history.hashes), "runs": history.runs, "unknown": history.gaps},
+    }
+
+
+def _show(console: Console, result: Mapping[str, Any], run: Run) -> None:
+    console.print(tables.results_table(result))
+    for line in tables.lift_lines(result["paired"]):
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(f"wrote {run.dir / 'eval.json'}, {run.dir / 'plots' / 'eval.png'}"), soft_wrap=True)
+    from agentrl.runs import report
+
+    console.print(Text(f"report: {report.write(run.dir)}"), soft_wrap=True)
