@@ -176,6 +176,10 @@ class EnvSpec(ABC):
         """
         return None
 
+    def trace_prompt(self, messages: Sequence[Message]) -> list[Message]:
+        """The prompt for a trace read from a file, from the messages before its first assistant message."""
+        return list(messages)
+
     def prepare(self) -> None:
         """Build what is slow (corpus index, data files), once, before the first episode."""
 

@@ -77,6 +77,10 @@ class Row:
         """bool[T]: the tokens that are trained on."""
         return self.origin == Origin.SAMPLED
 
+    def trained(self, mask_observations: bool = True) -> np.ndarray:
+        """bool[T]: the tokens that carry loss: the sampled ones; all but the prompt when observations are not masked."""
+        return self.sampled if mask_observations else self.origin != Origin.PROMPT
+
     @property
     def prompt_length(self) -> int:
         """Number of leading prompt tokens."""

@@ -1,0 +1,41 @@
+"""Log-probabilities of trained tokens, without ever holding all their logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from agentrl.learn.packing import MicroBatch
+from agentrl.rollout.attention import head_logits, hidden_states
+
+HEAD_CHUNK = 1024  # trained tokens whose logits exist at one time
+
+
+def token_logprobs(model: PreTrainedModel, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """fp32[N] log-probabilities of the trained tokens under softmax(logits / temperature), and fp32[N] entropies.
+
+    The language-model head runs on trained positions only, in chunks whose logits are recomputed in the backward
+    pass. Entropies carry no gradient.
+    """
+    hidden = hidden_states(model, batch.ids, batch.positions, batch.layout())
+    hidden = hidden.index_select(0, batch.source)
+
+    def head(part: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head_logits(model, part) / temperature
+        logp = torch.log_softmax(logits, dim=-1)
+        with torch.no_grad():
+            entropy = -(logp.exp() * logp).sum(-1)
+        return logp.gather(1, target[:, None]).squeeze(1), entropy
+
+    logps, entropies = [], []
+    for start in range(0, len(hidden), HEAD_CHUNK):
+        part, target = hidden[start : start + HEAD_CHUNK], batch.target[start : start + HEAD_CHUNK]
+        if torch.is_grad_enabled():
+            logp, entropy = checkpoint(head, part, target, use_reentrant=False)
+        else:
+            logp, entropy = head(part, target)
+        logps.append(logp)
+        entropies.append(entropy)
+    return torch.cat(logps), torch.cat(entropies)

@@ -1,0 +1,129 @@
+"""One policy-gradient update: from annotated groups to new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.algos.advantages import members
+from agentrl.algos.losses import aggregation_weights, policy_loss, summarise
+from agentrl.config.schema import AlgoConfig
+from agentrl.learn.forward import token_logprobs
+from agentrl.learn.optimizer import MasterOptimizer, learning_rate
+from agentrl.learn.packing import MicroBatch, pack
+from agentrl.rollout.trajectory import Group, Row
+
+
+@dataclass
+class PolicyLearner:
+    """Holds the policy and its optimiser; ``update`` takes groups whose rows carry advantages.
+
+    ``temperature`` is the sampling temperature: the loss is on the distribution that was sampled from. ``reference``
+    is a frozen copy of the starting weights, needed only when ``cfg.kl_coef`` is not 0.
+    """
+
+    model: PreTrainedModel
+    optimizer: MasterOptimizer
+    cfg: AlgoConfig
+    micro_batch_tokens: int
+    temperature: float = 1.0
+    reference: PreTrainedModel | None = None
+    updates: int = 0  # optimiser steps taken
+
+    def update(self, groups: Sequence[Group], on_progress: Callable[[float], None] | None = None) -> dict[str, float]:
+        """All epochs and minibatches over one batch of rollouts; returns metrics averaged over optimiser steps."""
+        batches = list(self._minibatches(groups))
+        # With one optimiser step per batch the old policy is the current one: no forward is needed to know it.
+        old = self._logprobs(self.model, batches) if len(batches) * self.cfg.epochs > 1 else None
+        history: list[dict[str, float]] = []
+        for epoch in range(self.cfg.epochs):
+            for number, rows in enumerate(batches):
+                done = (epoch * len(batches) + number) / (self.cfg.epochs * len(batches))
+                tick = (lambda f, d=done: on_progress(d + f / (self.cfg.epochs * len(batches)))) if on_progress else None
+                history.append(self._step(rows, old, tick))
+        return {key: float(np.mean([h[key] for h in history if key in h])) for key in {k for h in history for k in h}}
+
+    def _minibatches(self, groups: Sequence[Group]) -> Iterator[list[Row]]:
+        """Split the groups' scored rows into ``cfg.minibatches`` parts of whole groups; empty parts are left out."""
+        for part in np.array_split(np.arange(len(groups)), self.cfg.minibatches):
+            rows = [row for i in part for t in members(groups[i]) for row in t.rows]
+            if rows:
+                yield rows
+
+    def _step(
+        self, rows: Sequence[Row], old: dict[int, Tensor] | None, tick: Callable[[float], None] | None
+    ) -> dict[str, float]:
+        """One optimiser step. Denominators are over all rows, so micro-batching never changes the gradient."""
+        cfg = self.cfg
+        lengths = torch.tensor([int(r.trained(cfg.mask_observations).sum()) for r in rows])
+        weights = aggregation_weights(lengths, cfg.aggregation, cfg.aggregation_constant)
+        # Rows without any advantage have no gradient when there is no KL term: their forward is not needed.
+        needed = [i for i, r in enumerate(rows) if cfg.kl_coef != 0 or np.any(r.advantage)]
+        sums: dict[str, Tensor] = {}
+        entropy, sampled = 0.0, 0
+        batches = pack([rows[i] for i in needed], self.micro_batch_tokens, cfg.mask_observations)
+        for number, batch in enumerate(batches):
+            batch = batch.to(next(self.model.parameters()).device)
+            logp, entropies = token_logprobs(self.model, batch, self.temperature)
+            old_logp = logp.detach()
+            if old is not None:
+                old_logp = gather_rows(old, [rows[i] for i in needed], batch)
+            row_index = torch.tensor(needed)[batch.row.cpu()]
+            loss, stats = policy_loss(
+                logp,
+                old_logp,
+                batch.advantage,
+                weights[row_index].to(logp.device),
+                batch.row - batch.row.min(),
+                cfg,
+                # Observation tokens were never sampled: the engine has no log-probability for them.
+                engine_logp=torch.where(batch.sampled, batch.engine_logp, torch.nan),
+                ref_logp=self._reference_logprobs(batch),
+            )
+            loss.backward()
+            for key, value in stats.items():
+                sums[key] = sums.get(key, torch.zeros(())) + value.cpu()
+            entropy += float(entropies[batch.sampled].sum())
+            sampled += int(batch.sampled.sum())
+            if tick:
+                tick((number + 1) / len(batches))
+        rate = learning_rate(cfg.learning_rate, self.updates, cfg.warmup_steps)
+        metrics = summarise(sums)
+        if batches:
+            metrics["policy/grad_norm"] = self.optimizer.step(rate, cfg.max_grad_norm)
+        if sampled:
+            metrics["policy/entropy"] = entropy / sampled
+        self.updates += 1
+        metrics["policy/learning_rate"] = rate
+        metrics["train/rows"] = float(len(needed))
+        metrics["train/tokens"] = float(sum(len(b.ids) for b in batches))
+        return metrics
+
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with torch.no_grad():
+            return token_logprobs(self.reference, batch, self.temperature)[0]
+
+    @torch.no_grad()
+    def _logprobs(self, model: PreTrainedModel, minibatches: Sequence[Sequence[Row]]) -> dict[int, Tensor]:
+        """Log-probabilities of all trained tokens under the present weights, by ``id`` of their row."""
+        found: dict[int, Tensor] = {}
+        for rows in minibatches:
+            for batch in pack(rows, self.micro_batch_tokens, self.cfg.mask_observations):
+                batch = batch.to(next(model.parameters()).device)
+                logp, _ = token_logprobs(model, batch, self.temperature)
+                for i in batch.row.unique().tolist():
+                    found[id(rows[i])] = logp[batch.row == i]
+        return found
+
+
+def gather_rows(values: dict[int, Tensor], rows: Sequence[Row], batch: MicroBatch) -> Tensor:
+    """Per-row values by ``id`` of the row, in the order of a micro-batch's trained tokens."""
+    order = torch.unique_consecutive(batch.row).tolist()
+    return torch.cat([values[id(rows[i])] for i in order])

@@ -1,0 +1,155 @@
+"""Expert traces as token rows: played by an environment's expert, or read from a file of messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema import EnvConfig
+from agentrl.data import load_rows
+from agentrl.envs.base import EnvSpec, Episode, Message, Observation, Outcome, Task
+from agentrl.errors import UserError
+from agentrl.models.template import Renderer
+from agentrl.rollout.trajectory import Origin, Row
+
+TRACE_SEED = 1_000_003  # keeps the cold start's tasks apart from those of RL with the same seed
+
+
+@dataclass
+class Traces:
+    """Rows to train on, the tasks behind them, and what was left out and why."""
+
+    rows: list[Row] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    rejected: int = 0
+    too_long: int = 0
+
+    def summary(self) -> str:
+        actions = sum(int(row.sampled.sum()) for row in self.rows)
+        text = f"{len(self.rows)} traces, {sum(map(len, self.rows))} tokens, {actions} of them in actions"
+        if self.rejected:
+            text += f"; {self.rejected} rejected by the verifier"
+        if self.too_long:
+            text += f"; {self.too_long} longer than rollout.max_tokens"
+        return text
+
+
+def expert_traces(
+    spec: EnvSpec,
+    renderer: Renderer,
+    count: int,
+    seed: int,
+    max_tokens: int,
+    env: EnvConfig,
+    on_progress: Callable[[int], None] | None = None,
+) -> Traces:
+    """Play the expert on tasks of the training variant until ``count`` episodes passed the verifier.
+
+    At most 4 × count tasks are tried. Expert actions count as sampled; observations are what the environment answered.
+    """
+    found = Traces()
+    for task in islice(spec.tasks(spec.train_variant, seed + TRACE_SEED), 4 * count):
+        if len(found.rows) == count:
+            break
+        actions = spec.expert(task, seed)
+        row = None if actions is None else play(spec, renderer, task, actions, env)
+        if row is None:
+            found.rejected += 1
+        elif len(row) > max_tokens:
+            found.too_long += 1
+        else:
+            found.rows.append(row)
+            found.tasks.append(task)
+            if on_progress:
+                on_progress(len(found.rows))
+    return found
+
+
+def play(spec: EnvSpec, renderer: Renderer, task: Task, actions: Sequence[str], env: EnvConfig) -> Row | None:
+    """One expert episode as a row; None when the verifier does not accept it."""
+    environment = spec.make()
+    row = Row.from_prompt(renderer.prompt(environment.reset(task)))
+    observations: list[str] = []
+    outcomes: list[Outcome] = []
+    for turn, action in enumerate(actions):
+        append_action(row, renderer.encode(action), turn)
+        transition = environment.step(action)
+        outcomes.append(transition.outcome)
+        if transition.done or transition.observation is None:
+            break
+        ids, text = renderer.observation(transition.observation, ended_turn=False, max_tokens=env.max_obs_tokens)
+        row.append(ids, Origin.OBSERVATION, turn)
+        observations.append(text)
+    answer = environment.answer()
+    environment.close()
+    verdict = spec.verify(Episode(task, answer, list(actions), observations, outcomes))
+    return row if verdict.success >= 1.0 else None
+
+
+def append_action(row: Row, ids: Sequence[int], turn: int) -> None:
+    """Append an expert's action: it has the origin of sampled tokens and no log-probabilities of its own."""
+    row.append(ids, Origin.SAMPLED, turn, [0.0] * len(ids))
+
+
+def file_traces(source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int, max_obs_tokens: int) -> Traces:
+    """Rows from a JSONL, JSON or Parquet file whose records hold ``messages``.
+
+    Messages before the first assistant message are the prompt; assistant messages are actions; whatever follows one
+    (tool or user messages) is an observation: raw text inside the assistant's message when the action ended in one of
+    the environment's stop strings, else a new user message. UserError names the file, line and field.
+    """
+    if not Path(source).exists():
+        raise UserError(f"sft.source={source}: no such file")
+    found = Traces()
+    for number, record in enumerate(load_rows(source), start=1):
+        messages = checked_messages(record, f"{source}, record {number}")
+        row = message_row(messages, renderer, spec, max_obs_tokens)
+        if len(row) > max_tokens:
+            found.too_long += 1
+        else:
+            found.rows.append(row)
+    return found
+
+
+def checked_messages(record: Mapping[str, Any], where: str) -> list[Message]:
+    """The record's messages, each with a role and text. UserError otherwise."""
+    messages = record.get("messages")
+    if isinstance(messages, str):
+        try:
+            messages = json.loads(messages)
+        except ValueError:
+            messages = None
+    if not isinstance(messages, list) or not messages:
+        raise UserError(f"{where}: field 'messages' must be a list of {{role, content}} objects")
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("content"), str) or "role" not in message:
+            raise UserError(f"{where}: every message needs a 'role' and text in 'content'")
+    if messages[0]["role"] == "assistant" or all(m["role"] != "assistant" for m in messages):
+        raise UserError(f"{where}: 'messages' must start with a user or system message and hold an assistant message")
+    return [{"role": str(m["role"]), "content": m["content"]} for m in messages]
+
+
+def message_row(messages: Sequence[Message], renderer: Renderer, spec: EnvSpec, max_obs_tokens: int) -> Row:
+    """One trace as a row."""
+    first = next(i for i, m in enumerate(messages) if m["role"] == "assistant")
+    row = Row.from_prompt(renderer.prompt(spec.trace_prompt(messages[:first])))
+    turn, inline = -1, False
+    for message in messages[first:]:
+        if message["role"] == "assistant":
+            turn += 1
+            ids = renderer.encode(message["content"])
+            inline = message["content"].rstrip().endswith(tuple(spec.stop)) if spec.stop else False
+            if not inline and renderer.end_of_turn_id is not None:
+                ids = [*ids, renderer.end_of_turn_id]
+            append_action(row, ids, turn)
+        else:
+            observation = Observation(message["content"])
+            if inline:
+                observation = Observation(message["content"], before="\n\n", after="\n\n")
+            ids, _ = renderer.observation(observation, ended_turn=not inline, max_tokens=max_obs_tokens)
+            row.append(ids, Origin.OBSERVATION, turn)
+    return row

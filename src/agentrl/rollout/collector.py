@@ -1,0 +1,227 @@
+"""Runs episodes: groups of environments on one side, the engine on the other, tool calls in threads between them.
+
+Scheduling is deterministic by default: the answer to an action is admitted a fixed number of decode steps after the
+action ended, and waited for when it is late, so the same seed gives the same batches and the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
+from agentrl.envs.base import Environment, EnvSpec, Outcome, Task, Transition
+from agentrl.models.template import Renderer
+from agentrl.rollout.engine import LocalEngine, Sequence_
+from agentrl.rollout.sampling import Sampling, uniforms
+from agentrl.rollout.trajectory import Costs, Group, Origin, Row, StopReason, Trajectory, Turn
+
+
+@dataclass
+class Episode:
+    """One running trajectory."""
+
+    trajectory: Trajectory
+    environment: Environment
+    sequence: Sequence_
+    key: tuple[object, ...]  # of its random stream
+    state_key: str = ""
+
+    @property
+    def row(self) -> Row:
+        return self.trajectory.rows[0]
+
+
+@dataclass
+class Pending:
+    """An action on its way through the environment, admitted not before decode step ``due``."""
+
+    due: int
+    order: int
+    episode: Episode
+    future: Future[tuple[Transition, float]]
+
+
+class Collector:
+    """Samples groups of trajectories. Append-only context: one row a trajectory."""
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        renderer: Renderer,
+        spec: EnvSpec,
+        env: EnvConfig,
+        rollout: RolloutConfig,
+        scheduling: EngineConfig,
+    ):
+        self.engine, self.renderer, self.spec = engine, renderer, spec
+        self.env, self.rollout, self.scheduling = env, rollout, scheduling
+
+    def collect(
+        self,
+        tasks: Sequence[Task],
+        members: int,
+        sampling: Sampling,
+        seed: int,
+        step: int,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[Group]:
+        """``members`` trajectories of every task, in task order. ``step`` is the policy step, part of the random streams.
+
+        ``on_progress(finished, total)`` is called as trajectories end.
+        """
+        self.engine.sampling = sampling
+        episodes: dict[int, Episode] = {}
+        groups: list[list[Trajectory]] = []
+        for task in tasks:
+            group: list[Trajectory] = []
+            for member in range(members):
+                trajectory = Trajectory(task, member, step, rows=[])
+                episode = self._open(trajectory, seed)
+                if episode is not None:
+                    episodes[id(episode.sequence)] = episode
+                group.append(trajectory)
+            groups.append(group)
+        total, clock, order = len(tasks) * members, 0, 0
+        finished = total - len(episodes)
+        pending: list[Pending] = []
+        with ThreadPoolExecutor(self.env.tool_workers) as pool:
+            while episodes:
+                if not self.engine.busy and pending:
+                    clock = max(clock, min(p.due for p in pending))
+                for answer in self._due(pending, clock):
+                    if self._answer(answer.episode, answer.future):
+                        del episodes[id(answer.episode.sequence)]
+                        finished += 1
+                        if on_progress:
+                            on_progress(finished, total)
+                for sequence in self.engine.step():
+                    episode = episodes[id(sequence)]
+                    action = self._take_action(episode)
+                    future = pool.submit(timed_step, episode.environment, action)
+                    pending.append(Pending(clock + self.scheduling.tool_delay, order, episode, future))
+                    order += 1
+                clock += 1
+        return [Group(task, group) for task, group in zip(tasks, groups, strict=True)]
+
+    def _due(self, pending: list[Pending], clock: int) -> list[Pending]:
+        """Take out the answers to admit now."""
+        if self.scheduling.deterministic:
+            due = [p for p in pending if p.due <= clock]
+        else:
+            due = [p for p in pending if p.future.done()]
+            if not due and not self.engine.busy and pending:
+                due = [min(pending, key=lambda p: p.order)]
+        pending[:] = [p for p in pending if p not in due]
+        return due
+
+    def _open(self, trajectory: Trajectory, seed: int) -> Episode | None:
+        """Reset an environment and queue its prompt; None when the prompt alone is too long."""
+        task = trajectory.task
+        environment = self.spec.make()
+        prompt = self.renderer.prompt(environment.reset(task))
+        trajectory.rows = [Row.from_prompt(prompt)]
+        limit = self._action_limit(len(prompt))
+        if limit <= 0:
+            self._close(trajectory, environment, StopReason.CONTEXT_OVERFLOW)
+            return None
+        key = (seed, trajectory.policy_step, task.hash, trajectory.member)
+        sequence = self.engine.start(prompt, shared=(task.hash, len(prompt)), uniforms=uniforms(limit, *key, 0))
+        return Episode(trajectory, environment, sequence, key, environment.state_key())
+
+    def _action_limit(self, length: int) -> int:
+        """Tokens that the next action may have when the row holds ``length``."""
+        return min(self.env.max_turn_tokens, self.rollout.max_tokens - length)
+
+    def _take_action(self, episode: Episode) -> str:
+        """Append the sampled tokens to the row and note the turn; returns the text that the environment gets.
+
+        All sampled tokens are kept and trained on, also the one in which a stop string ended; the action is the text
+        up to the stop string, without an end-of-turn token.
+        """
+        sampled = episode.sequence.action
+        assert sampled is not None
+        episode.sequence.action = None
+        row, turns = episode.row, episode.trajectory.turns
+        start = len(row)
+        row.append(sampled.ids, Origin.SAMPLED, len(turns), sampled.logprobs)
+        text = self.renderer.span(row.ids.tolist(), start, len(row))
+        action = text
+        if sampled.stop == "stop_string":
+            action = text[: self.engine.stop.end(text)]
+        elif sampled.stop == "end_of_turn":
+            action = self.renderer.span(row.ids.tolist(), start, len(row) - 1)
+        stop = sampled.stop
+        if stop == "turn_token_limit" and len(sampled.ids) < self.env.max_turn_tokens:
+            stop = "context_overflow"
+        turns.append(Turn(text, action, None, Outcome.OK, None, episode.state_key, stop))
+        return action
+
+    def _answer(self, episode: Episode, future: Future[tuple[Transition, float]]) -> bool:
+        """Admit the environment's answer; True when the episode is over."""
+        transition, seconds = future.result()
+        trajectory, turn = episode.trajectory, episode.trajectory.turns[-1]
+        turn.outcome, turn.error = transition.outcome, transition.error
+        turn.tool_calls, turn.tool_seconds = transition.tool_calls, transition.tool_seconds or seconds
+        turn.info = dict(transition.info)
+        trajectory.costs.tool_calls += turn.tool_calls
+        trajectory.costs.tool_seconds += turn.tool_seconds
+        reason = self._stop_reason(episode, transition)
+        if reason is not None:
+            trajectory.error = transition.error if reason is StopReason.ERROR else None
+            self._close(trajectory, episode.environment, reason, episode.sequence)
+            return True
+        return False
+
+    def _stop_reason(self, episode: Episode, transition: Transition) -> StopReason | None:
+        """Why the episode ends here; None when the observation was appended and the next action began.
+
+        Overflow policy: an observation that would not leave room for one more token is not appended. The row then
+        ends as the policy saw it, and training uses that same row.
+        """
+        trajectory, row, turn = episode.trajectory, episode.row, episode.trajectory.turns[-1]
+        if transition.fatal:
+            return StopReason.ERROR
+        if transition.done or transition.observation is None:
+            return StopReason.DONE
+        if turn.stop == "context_overflow":
+            return StopReason.CONTEXT_OVERFLOW
+        if len(trajectory.turns) >= self.env.max_turns:
+            return StopReason.TURN_LIMIT
+        ids, text = self.renderer.observation(
+            transition.observation, ended_turn=turn.stop == "end_of_turn", max_tokens=self.env.max_obs_tokens
+        )
+        limit = self._action_limit(len(row) + len(ids))
+        if limit <= 0:
+            return StopReason.CONTEXT_OVERFLOW
+        turn.observation = text
+        row.append(ids, Origin.OBSERVATION, len(trajectory.turns) - 1)
+        episode.state_key = episode.environment.state_key()
+        self.engine.resume(episode.sequence, ids, uniforms(limit, *episode.key, len(trajectory.turns)))
+        return None
+
+    def _close(
+        self, trajectory: Trajectory, environment: Environment, reason: StopReason, sequence: Sequence_ | None = None
+    ) -> None:
+        row = trajectory.rows[0]
+        trajectory.stop_reason = reason
+        trajectory.answer = environment.answer()
+        trajectory.text = self.renderer.decode(row.ids.tolist())
+        trajectory.costs.tokens_sampled = int(row.sampled.sum())
+        if sequence is not None:
+            trajectory.costs.tokens_prefilled = sequence.prefilled
+            self.engine.finish(sequence)
+        environment.close()
+
+
+def timed_step(environment: Environment, action: str) -> tuple[Transition, float]:
+    """Step an environment; a bug in it becomes a fatal tool error, never an exception in the trainer."""
+    start = time.perf_counter()
+    try:
+        transition = environment.step(action)
+    except Exception as error:  # the boundary to user-written environments
+        reason = f"{type(error).__name__}: {error}"
+        transition = Transition(None, True, Outcome.TOOL_ERROR, reason, fatal=True)
+    return transition, time.perf_counter() - start

@@ -1,0 +1,238 @@
+"""The local engine: continuous batching over a fixed number of KV slots, in process.
+
+A sequence is started once and keeps its slot and its KV over all turns: ``start`` → (``step`` … → ended action →
+``resume`` with the observation's ids)* → ``finish``. A prompt shared by several sequences is prefilled once. The last
+token of whatever is new (prompt or observation) is not prefilled but fed to the next decode step, so that there is one
+place where tokens are sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from agentrl.models.template import Renderer
+from agentrl.rollout.attention import Chunk, DecodeLayout, KVCache, PrefillLayout, head_logits, hidden_states
+from agentrl.rollout.sampling import Sampling, draw
+
+PREFILL_TOKENS = 4096  # tokens of one prefill forward; more wait for the next
+
+
+@dataclass
+class Action:
+    """What was sampled in one turn: ids and logprobs have the same length; ``stop`` says why it ended."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop: str = ""  # "stop_string" | "end_of_turn" | "turn_token_limit"
+
+
+@dataclass
+class Sequence_:
+    """One token sequence inside the engine."""
+
+    prompt: tuple[int, ...]
+    shared: object  # sequences with an equal key have the same prompt and share its prefill
+    slot: int = -1
+    length: int = 0  # tokens in the KV slot
+    waiting: list[int] = field(default_factory=list)  # tokens that are not in the KV slot yet
+    uniforms: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    action: Action | None = None  # being sampled; None between turns
+    prefilled: int = 0  # tokens computed for this sequence that were not sampled by it
+
+
+@dataclass
+class EngineStats:
+    """Counts since the last ``take``: where the engine's work went."""
+
+    decode_steps: int = 0
+    slot_steps: int = 0  # decode steps × slots in the batch
+    tokens_sampled: int = 0
+    tokens_prefilled: int = 0
+
+
+class LocalEngine:
+    """Samples actions for many sequences at once. Not thread-safe: one caller drives it."""
+
+    def __init__(
+        self, model: PreTrainedModel, renderer: Renderer, slots: int, max_tokens: int, stop: Sequence[str] = ()
+    ):
+        self.model, self.renderer = model, renderer
+        self.max_tokens = max_tokens
+        self.slots = slots
+        self.stop = StopStrings(renderer, stop)
+        self.device = next(model.parameters()).device
+        self.cache: KVCache | None = None
+        self.live: list[Sequence_] = []  # live[i] sits in slot i
+        self.queue: deque[Sequence_] = deque()
+        self.prefixes: dict[object, list[torch.Tensor]] = {}
+        self.sampling = Sampling()
+        self.stats = EngineStats()
+
+    def start(self, prompt: Sequence[int], shared: object, uniforms: np.ndarray) -> Sequence_:
+        """Queue a new sequence; its first action begins when a slot is free. len(uniforms) bounds the action."""
+        sequence = Sequence_(tuple(prompt), shared, waiting=list(prompt), uniforms=uniforms, action=Action())
+        self.queue.append(sequence)
+        return sequence
+
+    def resume(self, sequence: Sequence_, ids: Sequence[int], uniforms: np.ndarray) -> None:
+        """Append observation ids and begin the next action; everything before stays in the KV slot."""
+        sequence.waiting.extend(ids)
+        sequence.uniforms, sequence.action = uniforms, Action()
+
+    def finish(self, sequence: Sequence_) -> None:
+        """Free the slot. The last slot's sequence moves into the hole, so that live slots stay in front."""
+        assert self.cache is not None
+        last = self.live.pop()
+        if last is not sequence:
+            self.cache.copy(last.slot, [sequence.slot], last.length)
+            last.slot = sequence.slot
+            self.live[last.slot] = last
+        sequence.slot = -1
+
+    @property
+    def busy(self) -> bool:
+        """True when a step would sample something."""
+        return bool(self.queue) or any(s.action is not None for s in self.live)
+
+    @torch.inference_mode()
+    def step(self) -> list[Sequence_]:
+        """Admit, prefill and decode one token for every sequence that is acting; return those whose action ended."""
+        if self.cache is None:
+            self.cache = KVCache(self.model, self.slots, self.max_tokens)
+        self._admit()
+        self._prefill([s for s in self.live if s.action is not None and len(s.waiting) > 1])
+        acting = [s for s in self.live if s.action is not None]
+        if not acting:
+            return []
+        # Slots of sequences that wait for a tool ride along (their live KV is never written): the batch stays a slice.
+        n = 1 + max(s.slot for s in acting)
+        batch = self.live[:n]
+        ids = torch.tensor([s.waiting[-1] if s.waiting else 0 for s in batch], device=self.device)
+        lengths = torch.tensor([s.length for s in batch], device=self.device)
+        u = torch.tensor([s.uniforms[len(s.action.ids)] if s.action else 0.0 for s in batch], dtype=torch.float64)
+        hidden = hidden_states(self.model, ids, lengths, DecodeLayout(self.cache, lengths))
+        tokens, logprobs = draw(head_logits(self.model, hidden), self.sampling, u)
+        self.stats.decode_steps += 1
+        self.stats.slot_steps += n
+        self.stats.tokens_sampled += len(acting)
+        token_list, logprob_list = tokens.tolist(), logprobs.tolist()
+        return [s for s in acting if self._append(s, token_list[s.slot], logprob_list[s.slot])]
+
+    def _append(self, sequence: Sequence_, token: int, logprob: float) -> bool:
+        """Take a sampled token; True when it ends the action."""
+        action = sequence.action
+        assert action is not None
+        sequence.length += 1
+        sequence.waiting = [token]
+        action.ids.append(token)
+        action.logprobs.append(logprob)
+        if token in self.renderer.end_ids:
+            action.stop = "end_of_turn"
+        elif self.stop.reached(action.ids):
+            action.stop = "stop_string"
+        elif len(action.ids) == len(sequence.uniforms):
+            action.stop = "turn_token_limit"
+        return bool(action.stop)
+
+    def _admit(self) -> None:
+        """Move queued sequences into free slots, in order. The first of a shared prompt computes it."""
+        assert self.cache is not None
+        fresh = []
+        while self.queue and len(self.live) < self.slots:
+            sequence = self.queue.popleft()
+            sequence.slot = len(self.live)
+            self.live.append(sequence)
+            fresh.append(sequence)
+        leaders: dict[object, Sequence_] = {}
+        for sequence in fresh:
+            if sequence.shared not in self.prefixes:
+                leaders.setdefault(sequence.shared, sequence)
+        self._prefill([s for s in leaders.values() if len(s.waiting) > 1])
+        still_queued = {s.shared for s in self.queue}
+        for sequence in fresh:
+            leader = leaders.get(sequence.shared)
+            if leader is sequence:
+                if sequence.shared in still_queued:
+                    self.prefixes[sequence.shared] = self.cache.read(sequence.slot, sequence.length)
+                continue
+            if leader is not None:
+                self.cache.copy(leader.slot, [sequence.slot], leader.length)
+            else:
+                self.cache.write(sequence.slot, self.prefixes[sequence.shared])
+            sequence.length = len(sequence.prompt) - 1
+            sequence.waiting = [sequence.prompt[-1]]
+        for key in [k for k in self.prefixes if k not in still_queued]:
+            del self.prefixes[key]
+
+    def _prefill(self, sequences: Sequence[Sequence_]) -> None:
+        """Compute all waiting tokens but the last of each sequence, in ragged batches."""
+        batch: list[Sequence_] = []
+        for sequence in sequences:
+            if batch and sum(len(s.waiting) - 1 for s in batch) + len(sequence.waiting) - 1 > PREFILL_TOKENS:
+                self._prefill_batch(batch)
+                batch = []
+            batch.append(sequence)
+        if batch:
+            self._prefill_batch(batch)
+
+    def _prefill_batch(self, batch: Sequence[Sequence_]) -> None:
+        assert self.cache is not None
+        ids: list[int] = []
+        positions: list[int] = []
+        chunks = []
+        for s in batch:
+            new = s.waiting[:-1]
+            chunks.append(Chunk(s.slot, len(ids), len(ids) + len(new), s.length))
+            positions.extend(range(s.length, s.length + len(new)))
+            ids.extend(new)
+            s.length += len(new)
+            s.prefilled += len(new)
+            s.waiting = s.waiting[-1:]
+        layout = PrefillLayout(self.cache, chunks)
+        hidden_states(
+            self.model, torch.tensor(ids, device=self.device), torch.tensor(positions, device=self.device), layout
+        )
+        self.stats.tokens_prefilled += len(ids)
+
+    def take_stats(self) -> EngineStats:
+        """The counts so far; counting starts anew."""
+        stats, self.stats = self.stats, EngineStats()
+        return stats
+
+    def release(self) -> None:
+        """Drop the KV memory (it is allocated again by the next step)."""
+        self.cache = None
+
+
+class StopStrings:
+    """Finds stop strings in sampled ids without decoding at every token.
+
+    Only a token whose text contains the last character of some stop string can complete one, so only then is the
+    action's tail decoded and searched. The stop string may end inside a token.
+    """
+
+    def __init__(self, renderer: Renderer, stop: Sequence[str]):
+        self.renderer, self.stop = renderer, tuple(stop)
+        last = {s[-1] for s in self.stop}
+        vocabulary = renderer.tokenizer.get_vocab()
+        # Vocabularies spell printable ASCII as itself; for any other last character every token is a candidate.
+        plain = all("!" <= character <= "~" for character in last)
+        self.candidates = {i for text, i in vocabulary.items() if not plain or any(c in text for c in last)}
+        self.tail = 4 * max((len(s) for s in self.stop), default=0) + 8  # a character is at most 4 byte tokens
+
+    def reached(self, ids: Sequence[int]) -> bool:
+        """True when the newest token completes a stop string."""
+        if not self.stop or ids[-1] not in self.candidates:
+            return False
+        return self.end(self.renderer.decode(ids[-self.tail :])) is not None
+
+    def end(self, text: str) -> int | None:
+        """Index just behind the first stop string in a text, or None."""
+        ends = [i + len(s) for s in self.stop if (i := text.find(s)) >= 0]
+        return min(ends, default=None)

@@ -1,0 +1,122 @@
+"""The cold start: supervised fine-tuning on traces that the verifier accepted."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from agentrl.config.schema import Config
+from agentrl.envs.base import Task
+from agentrl.errors import RunError, UserError
+from agentrl.evaluate.panels import record_hashes
+from agentrl.learn.optimizer import MasterOptimizer, learning_rate
+from agentrl.learn.sft import heldout_loss, sft_step
+from agentrl.learn.traces import expert_traces, file_traces
+from agentrl.rollout.trajectory import Row
+from agentrl.runs.folder import Run
+from agentrl.runs.interrupt import Interrupt
+from agentrl.runs.progress import Progress
+from agentrl.stages.common import RolloutKit, load_rollout
+
+MAX_GRAD_NORM = 1.0
+
+
+def main(cfg: Config) -> Path:
+    """Run the cold start; returns the best checkpoint. Raises UserError, RunError, KeyboardInterrupt."""
+    console = Console(stderr=True)
+    if cfg.run.resume:
+        raise UserError("run.resume works for train; a cold start is short, so start it again")
+    kit = load_rollout(cfg, cfg.model.init)
+    run = Run.create(cfg, "sft", sys.argv)
+    start = cfg.model.init or f"the base model {cfg.model.path or cfg.model.name}"
+    run.update(starts_from=cfg.model.init, data_hashes=dict(kit.spec.data_hashes()))
+    console.print(f"cold start of {start} on {cfg.env.name}, run {run.dir}")
+    try:
+        checkpoint = fit(cfg, kit, run, console)
+    except BaseException as error:
+        run.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    run.finish()
+    console.print(f"checkpoint: {checkpoint}")
+    return checkpoint
+
+
+def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
+    """Make the traces and train on them for ``sft.epochs``, keeping a checkpoint whenever the held-out loss falls."""
+    tasks, rows = load_traces(cfg, kit, console)
+    record_hashes(run.dir, tasks)
+    heldout = rows[: max(1, round(len(rows) * cfg.sft.holdout))] if cfg.sft.holdout > 0 else []
+    fitted = rows[len(heldout) :]
+    if not fitted:
+        raise RunError(f"{len(rows)} traces leave nothing to train on beside sft.holdout={cfg.sft.holdout}")
+    steps = -(-len(fitted) // cfg.sft.batch_size)
+    total = steps * cfg.sft.epochs
+    optimizer = MasterOptimizer(kit.model)
+    best, worse, step, checkpoint = float("inf"), 0, 0, None
+    with Progress("sft-coldstart", total) as progress, Interrupt() as interrupt:
+        for epoch in range(cfg.sft.epochs):
+            order = list(range(len(fitted)))
+            random.Random(cfg.sft.seed * 1000 + epoch).shuffle(order)
+            for i in range(steps):
+                started = time.monotonic()
+                batch = [fitted[j] for j in order[i * cfg.sft.batch_size : (i + 1) * cfg.sft.batch_size]]
+                rate = learning_rate(cfg.sft.learning_rate, step, cfg.sft.warmup_steps, total)
+                metrics = sft_step(
+                    kit.model, optimizer, batch, rate, MAX_GRAD_NORM, cfg.train.micro_batch_tokens
+                )
+                step += 1
+                seconds = time.monotonic() - started
+                metrics |= {"epoch": epoch + (i + 1) / steps, "policy/learning_rate": rate, "time/step_s": seconds}
+                if i == steps - 1 and heldout:
+                    metrics["loss/heldout"] = heldout_loss(kit.model, heldout, cfg.train.micro_batch_tokens)
+                run.record(step, metrics)
+                progress.update(
+                    step,
+                    loss=metrics["loss/sft"],
+                    heldout=metrics.get("loss/heldout"),
+                    tokens_s=metrics["train/tokens"] / seconds,
+                )
+                if interrupt.requested:
+                    break
+            loss = metrics.get("loss/heldout", 0.0 if interrupt.requested or not heldout else float("nan"))
+            if loss < best or not heldout or checkpoint is None:
+                best, worse = loss, 0
+                checkpoint = run.checkpoints.save(step, kit.save, keep=0, best=True)
+            else:
+                worse += 1
+            if interrupt.requested:
+                raise KeyboardInterrupt
+            if worse > cfg.sft.patience:
+                console.print(f"the held-out loss has not fallen for {worse} epochs: stopping early")
+                break
+    assert checkpoint is not None
+    return checkpoint
+
+
+def load_traces(cfg: Config, kit: RolloutKit, console: Console) -> tuple[Sequence[Task], list[Row]]:
+    """Traces from ``sft.source``, or from the environment's expert, as rows. RunError when there is none."""
+    limit = cfg.rollout.max_tokens
+    if cfg.sft.source:
+        found = file_traces(cfg.sft.source, kit.renderer, kit.spec, limit, cfg.env.max_obs_tokens)
+    else:
+        with Progress("expert traces", cfg.sft.traces) as progress:
+            found = expert_traces(
+                kit.spec,
+                kit.renderer,
+                cfg.sft.traces,
+                cfg.sft.seed,
+                limit,
+                cfg.env,
+                on_progress=lambda n: progress.update(n),
+            )
+    console.print(found.summary())
+    if not found.rows:
+        raise RunError(f"no usable trace: {found.summary()}")
+    rows = list(found.rows)
+    random.Random(cfg.sft.seed).shuffle(rows)
+    return found.tasks, rows

@@ -1,0 +1,267 @@
+"""RL: sample groups, score them, annotate advantages, update, record. ``train`` is the loop; read it first."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agentrl.algos import advantages, overlong
+from agentrl.algos.sampling_filter import has_spread
+from agentrl.config.schema import Config
+from agentrl.errors import RunError, UserError
+from agentrl.evaluate.panels import Panel, build_panel, record_hashes
+from agentrl.evaluate.runner import quick_eval
+from agentrl.learn.optimizer import MasterOptimizer
+from agentrl.learn.policy import PolicyLearner
+from agentrl.models.load import load_model
+from agentrl.rewards import Rewards, build
+from agentrl.rollout.metrics import rollout_metrics
+from agentrl.rollout.sampling import Sampling
+from agentrl.rollout.trajectory import Group
+from agentrl.runs.collapse import CollapseWatch
+from agentrl.runs.folder import Run
+from agentrl.runs.interrupt import Interrupt
+from agentrl.runs.progress import Progress
+from agentrl.stages.common import RolloutKit, TaskStream, load_rollout, load_state, save_state, starting_point
+
+SELF_TEST_TASKS = 32
+PANEL_SEED_OFFSET = 500_009  # the small panel evaluated during training is not the final one
+
+
+@dataclass
+class TrainState:
+    """Everything that moves during a run; what is not here is derived from the config and the step."""
+
+    step: int  # finished steps
+    stream: TaskStream
+    learner: PolicyLearner
+    watch: CollapseWatch
+    best: float = -math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        best = None if math.isinf(self.best) else self.best
+        return {
+            "step": self.step,
+            "cursor": self.stream.cursor,
+            "updates": self.learner.updates,
+            "watch": self.watch.state_dict(),
+            "best": best,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.step, self.learner.updates = state["step"], state["updates"]
+        self.stream.cursor = state["cursor"]
+        self.watch.load_state_dict(state["watch"])
+        self.best = -math.inf if state["best"] is None else state["best"]
+
+
+def main(cfg: Config) -> Path:
+    """Run or resume RL; returns the last checkpoint. Raises UserError, RunError, KeyboardInterrupt."""
+    console = Console(stderr=True)
+    if cfg.run.resume:
+        run = Run.open(cfg.run.resume)
+        checkpoint = run.checkpoints.last()
+        stored = run.config()
+        stored.train.steps = max(stored.train.steps, cfg.train.steps) if cfg.train.steps else stored.train.steps
+        stored.run.resume = cfg.run.resume
+        cfg = stored
+        start = checkpoint or (Path(run.facts()["starts_from"]) if run.facts().get("starts_from") else None)
+        run.rewind(0 if checkpoint is None else int(checkpoint.name.split("-")[1]))
+        console.print(f"going on with {run.dir} from {checkpoint or 'its start'}")
+    else:
+        start = starting_point(cfg, ("sft",))
+        checkpoint = None
+        run = Run.create(cfg, "train", sys.argv)
+        run.update(starts_from=str(start.resolve()) if start else None)
+        console.print(f"RL on {cfg.env.name} with reward={cfg.reward.name}, algo={cfg.algo.name}, run {run.dir}")
+        if start is None:
+            console.print(
+                f"starting from the base model {cfg.model.path or cfg.model.name}: no cold start was found, so formats "
+                f"will be learned slowly (make one with: agentrl sft-coldstart env={cfg.env.name})"
+            )
+        else:
+            console.print(f"starting from {start}")
+    try:
+        kit = load_rollout(cfg, start)
+        rewards = build(cfg.reward, kit.spec, cfg.train.seed)
+        state = new_state(cfg, kit, run)
+        if checkpoint is not None:
+            state.restore(load_state(checkpoint, state.learner.optimizer))
+        else:
+            run.update(data_hashes=dict(kit.spec.data_hashes()))
+            rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
+        last = train(cfg, kit, rewards, state, run, console)
+    except BaseException as error:
+        run.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    run.finish()
+    console.print(f"checkpoint: {last}")
+    return last
+
+
+def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, console: Console) -> Path:
+    """The training loop: one step from top to bottom."""
+    panel = small_panel(cfg, kit)
+    last = run.checkpoints.last()
+    with Progress("train", cfg.train.steps, done=state.step) as progress, Interrupt() as interrupt:
+        while state.step < cfg.train.steps:
+            step = state.step + 1
+            clock = Clock()
+            groups, metrics = sample(cfg, kit, rewards, state, run, progress)
+            clock.lap("time/rollout_s")
+            metrics |= overlong.apply(groups, cfg.algo)
+            metrics |= advantages.annotate(groups, cfg.algo)
+            metrics |= state.learner.update(groups, lambda f: progress.tick(0.5 + f / 2, "update"))
+            clock.lap("time/update_s")
+            state.step = step
+            if panel is not None and step % cfg.train.eval_every == 0:
+                metrics |= quick_eval(kit.collector, rewards, panel.tasks, cfg.train.seed, step)
+                clock.lap("time/eval_s")
+            warnings = state.watch.update(step, metrics, groups)
+            metrics |= clock.metrics() | engine_metrics(kit, clock)
+            if cfg.run.trajectories:
+                run.save_trajectories(step, groups)
+            run.record(step, metrics)
+            for warning in warnings:
+                run.warn(step, warning.name, warning.message)
+                console.print(f"[warning: {warning.name}] {warning.message}", markup=False)
+            progress.update(
+                step,
+                reward=metrics.get("reward/mean"),
+                success=metrics.get("success/mean"),
+                entropy=metrics.get("policy/entropy"),
+                tokens_s=metrics["rollout/tokens_per_s"],
+            )
+            stop = interrupt.requested or (bool(warnings) and cfg.train.stop_on_collapse)
+            if stop or step % cfg.train.save_every == 0 or step == cfg.train.steps:
+                last = save(cfg, kit, state, run, metrics)
+            if interrupt.requested:
+                console.print(f"interrupted after step {step}; go on with: agentrl train run.resume={run.dir}")
+                raise KeyboardInterrupt
+            if stop:
+                raise RunError(
+                    f"stopped at step {step} on {warnings[0].name} (train.stop_on_collapse); "
+                    f"the best checkpoint is {run.checkpoints.best()}"
+                )
+    if last is None:
+        raise RunError("train.steps=0: nothing was trained and nothing saved")
+    return last
+
+
+def new_state(cfg: Config, kit: RolloutKit, run: Run) -> TrainState:
+    """The state before the first step, for the weights that ``kit`` holds."""
+    algo = cfg.algo
+    optimizer = MasterOptimizer(kit.model, algo.weight_decay, (algo.adam_beta1, algo.adam_beta2))
+    reference = None
+    if algo.kl_coef != 0:
+        reference = reference_model(cfg, kit, run)
+    learner = PolicyLearner(
+        kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, reference
+    )
+    return TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
+
+
+def reference_model(cfg: Config, kit: RolloutKit, run: Run):  # type: ignore[no-untyped-def]
+    """A frozen copy of the weights that the run started from (not of those it was resumed with)."""
+    if not cfg.run.resume:
+        reference = copy.deepcopy(kit.model)
+    else:
+        start = run.facts().get("starts_from")
+        reference = load_rollout(cfg, start, kit.spec).model
+    return reference.requires_grad_(False)
+
+
+def sample(
+    cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, progress: Progress
+) -> tuple[list[Group], dict[str, float]]:
+    """Sample and score the step's groups.
+
+    With ``algo.dynamic_sampling_rounds`` groups without reward spread are replaced, at most that many times, by groups
+    of the next tasks (DAPO's dynamic sampling); what is still without spread after that is kept, so that the batch has
+    its size. Metrics are over everything that was sampled.
+    """
+    algo, step = cfg.algo, state.step + 1
+    sampling = Sampling(cfg.rollout.temperature, cfg.rollout.top_p, cfg.rollout.top_k, cfg.rollout.min_p)
+    kept: list[Group] = []
+    spare: list[Group] = []
+    everything: list[Group] = []
+    for _ in range(1 + algo.dynamic_sampling_rounds):
+        tasks = state.stream.next(algo.prompts_per_step - len(kept))
+        record_hashes(run.dir, tasks)
+        total = len(tasks) * algo.group_size
+        groups = kit.collector.collect(
+            tasks,
+            algo.group_size,
+            sampling,
+            cfg.train.seed,
+            step,
+            lambda done, _: progress.tick(done / total / 2, f"rollout {done}/{total}"),
+        )
+        rewards.score(groups, step)
+        everything += groups
+        if algo.dynamic_sampling_rounds == 0:
+            kept = groups
+            break
+        kept += [g for g in groups if has_spread(g)]
+        spare += [g for g in groups if not has_spread(g)]
+        if len(kept) == algo.prompts_per_step:
+            break
+    kept += spare[: algo.prompts_per_step - len(kept)]
+    metrics = rewards.score(everything, step) | rollout_metrics(everything)
+    metrics["group/sampled"] = float(len(everything))
+    return kept, metrics
+
+
+def save(cfg: Config, kit: RolloutKit, state: TrainState, run: Run, metrics: dict[str, float]) -> Path:
+    """Save a checkpoint; it is the best one when its evaluation (or else the training success) is the highest yet."""
+    score = metrics.get("eval/success", metrics.get("success/mean", -math.inf))
+    best = score > state.best
+    state.best = max(state.best, score)
+
+    def write(folder: Path) -> None:
+        kit.save(folder)
+        save_state(folder, state.learner.optimizer, state.to_json())
+
+    return run.checkpoints.save(state.step, write, cfg.train.keep, best=best)
+
+
+def small_panel(cfg: Config, kit: RolloutKit) -> Panel | None:
+    """The panel evaluated every ``train.eval_every`` steps: training variant, tasks of another seed."""
+    if cfg.train.eval_every <= 0:
+        return None
+    return build_panel(
+        kit.spec, kit.spec.train_variant, cfg.train.eval_tasks, cfg.eval.seed + PANEL_SEED_OFFSET, frozenset()
+    )
+
+
+def engine_metrics(kit: RolloutKit, clock: Clock) -> dict[str, float]:
+    """Speed and fill of the engine over the step."""
+    stats = kit.engine.take_stats()
+    return {
+        "rollout/tokens_per_s": stats.tokens_sampled / max(clock.laps["time/rollout_s"], 1e-9),
+        "rollout/decode_steps": float(stats.decode_steps),
+        "rollout/slot_use": stats.tokens_sampled / max(1, stats.slot_steps),
+    }
+
+
+class Clock:
+    """Laps of one step, in seconds."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self.last = now - self.last, now
+
+    def metrics(self) -> dict[str, float]:
+        return self.laps | {"time/step_s": time.monotonic() - self.start}
