@@ -118,10 +118,7 @@ def summarise(panel: Panel, groups: Sequence[Group], samples: int, seed: int, wa
         "n": len(panel.tasks),
         "note": panel.note,
         "success": mean_interval(per_task(groups), seed).to_dict(),
-        "score": {
-            name: mean_interval(per_task(groups, lambda t, name=name: t.scores.get(name)), seed).to_dict()
-            for name in score_names
-        },
+        "score": {name: mean_interval(per_task(groups, score_of(name)), seed).to_dict() for name in score_names},
         "pass_at_k": pass_at_ks(groups, samples, seed),
         "turns": _mean([len(t.turns) for t in judged]),
         "tool_calls": _mean([t.costs.tool_calls for t in judged]),
@@ -152,6 +149,15 @@ def per_task(
     """The values of each task's judged trajectories; tasks without any are left out."""
     found = [[v for t in g.trajectories if is_judged(t) and (v := value(t)) is not None] for g in groups]
     return [[float(v) for v in values] for values in found if values]
+
+
+def score_of(name: str) -> Callable[[Trajectory], float | None]:
+    """A reader of one verifier score, for `per_task`."""
+
+    def read(trajectory: Trajectory) -> float | None:
+        return trajectory.scores.get(name)
+
+    return read
 
 
 def pass_at_ks(groups: Sequence[Group], samples: int, seed: int) -> dict[str, dict[str, Any]]:

@@ -28,8 +28,8 @@ def split_label(split: str) -> str:
 
 
 def results_table(result: Mapping[str, Any]) -> Table:
-    """Rows are variants, columns policies: success with its 95 % interval, turns, tool calls, tokens and seconds per
-    episode. The last row is the gap between training variant and held-out mean."""
+    """Rows are variants, columns policies: success with its 95 % interval, and per episode turns, sampled tokens, tool
+    calls and seconds. The last row is the training variant minus the held-out mean. Three policies fit 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), title=_title(result), title_justify="left")
     table.add_column("variant", no_wrap=True)
     policies = result["policies"]
@@ -37,12 +37,14 @@ def results_table(result: Mapping[str, Any]) -> Table:
         table.add_column(policy["name"], no_wrap=False)
     for index, panel in enumerate(result["panels"]):
         label = Text.assemble(
-            (panel["variant"], "bold"), "\n", (split_label(panel["split"]), "cyan"), f", {panel['n']} tasks"
+            (panel["variant"], "bold"), "\n", (split_label(panel["split"]), "cyan"), f", n={panel['n']}"
         )
         table.add_row(label, *[_cell(policy["panels"][index]) for policy in policies], end_section=True)
     if any(policy["gap"] for policy in policies):
-        label = Text.assemble(("gap", "bold"), "\ntraining − held-out")
-        cells = [interval_text(p["gap"]["success"], signed=True) if p["gap"] else "-" for p in policies]
+        label = Text.assemble(("gap", "bold"), "\ntrain − held-out")
+        cells = [
+            interval_text(p["gap"]["success"], signed=True).replace(" [", "\n[") if p["gap"] else "-" for p in policies
+        ]
         table.add_row(label, *cells)
     return table
 
@@ -50,7 +52,7 @@ def results_table(result: Mapping[str, Any]) -> Table:
 def _title(result: Mapping[str, Any]) -> str:
     sampling = result["sampling"]
     several = f", {sampling['samples']} samples a task" if sampling["samples"] > 1 else ""
-    return f"success on {result['env']} with 95 % intervals; turns, tool calls, cost per episode{several}"
+    return f"{result['env']}: success with 95 % interval; turns, tool calls and cost per episode{several}"
 
 
 def _cell(panel: Mapping[str, Any]) -> Text:
@@ -60,8 +62,8 @@ def _cell(panel: Mapping[str, Any]) -> Text:
     if panel["turns"] is not None:
         tokens = panel["cost"]["tokens_sampled"] / episodes
         seconds = panel["cost"]["wall_s"] / episodes
-        text.append(f"\n{panel['turns']:.1f} turns, {panel['tool_calls']:.1f} calls", "dim")
-        text.append(f"\n{tokens:.0f} tokens, {seconds:.2f} s", "dim")
+        text.append(f"\n{panel['turns']:.1f} turns, {tokens:.0f} tok", "dim")
+        text.append(f"\n{panel['tool_calls']:.1f} calls, {seconds:.2f} s", "dim")
     if panel["errors"] or panel["not_judged"]:
         text.append(f"\n{panel['errors'] + panel['not_judged']} not counted", "yellow")
     return text
