@@ -44,6 +44,6 @@ def check(cfg: AlgoConfig) -> None:
         )
     if cfg.overlong_buffer > 0 and cfg.overlong_limit <= cfg.overlong_buffer:
         raise UserError(
-            f"algo.overlong_limit={cfg.overlong_limit} must be greater than algo.overlong_buffer={cfg.overlong_buffer}: "
-            "both count sampled tokens, and the penalty grows over the last overlong_buffer tokens before the limit"
+            f"algo.overlong_limit={cfg.overlong_limit} must be greater than algo.overlong_buffer="
+            f"{cfg.overlong_buffer}: both count sampled tokens, and the penalty grows over the buffer up to the limit"
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from agentrl.algos import ESTIMATORS, choose
 from agentrl.config.schema import AlgoConfig
-from agentrl.rollout.trajectory import Group, Origin, Row, Trajectory
+from agentrl.rollout.trajectory import Group, Trajectory
 
 # Rewards that went through fp32 arithmetic in different orders differ by a few units in the last place (2^-23).
 EQUAL_WITHIN = 4 * 2.0**-23
@@ -94,7 +94,7 @@ def reinforce_pp_baseline(rewards: Sequence[np.ndarray], tokens: Sequence[np.nda
     weighted batch mean is not 0 when lengths differ, and must not push on a group that has nothing to tell.
     """
     whitened = reinforce_pp([dr_grpo(r) for r in rewards], tokens, eps)
-    return [np.zeros_like(r) if equal(r) else a for r, a in zip(rewards, whitened)]
+    return [np.zeros_like(r) if equal(r) else a for r, a in zip(rewards, whitened, strict=True)]
 
 
 def members(group: Group) -> list[Trajectory]:
@@ -107,14 +107,10 @@ def rewards_of(group: Group) -> np.ndarray:
     return np.array([t.reward.total for t in members(group)], dtype=np.float64)
 
 
-def trained(row: Row, cfg: AlgoConfig) -> np.ndarray:
-    """bool[T]: tokens that take part in the loss: the sampled ones; observations too without mask_observations."""
-    return row.sampled if cfg.mask_observations else row.origin != Origin.PROMPT
-
-
 def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
     """Write ``row.advantage`` on the trained tokens of every scored member, and 0 everywhere else.
 
+    Trained are the sampled tokens; without ``mask_observations`` (an ablation) the observations too.
     Errored and not scored members are in no mean or spread and get 0. Metrics: ``group/zero_spread`` (share of groups
     that teach nothing by themselves: fewer than two scored members, or equal rewards), ``group/size_mean`` (scored
     members), ``group/dropped`` (members that left their group), ``advantage/mean_abs`` and ``advantage/max`` (of the
@@ -126,7 +122,10 @@ def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
             row.advantage[:] = 0.0
     scored = [members(g) for g in groups]
     rewards = [rewards_of(g) for g in groups]
-    tokens = [np.array([sum(int(trained(r, cfg).sum()) for r in t.rows) for t in ts], np.int64) for ts in scored]
+    tokens = [
+        np.array([sum(int(r.trained(cfg.mask_observations).sum()) for r in t.rows) for t in ts], np.int64)
+        for ts in scored
+    ]
     if not groups:
         advantages: list[np.ndarray] = []
     elif estimator == "grpo":
@@ -139,10 +138,10 @@ def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
         advantages = reinforce_pp(rewards, tokens, cfg.std_eps)
     else:
         advantages = reinforce_pp_baseline(rewards, tokens, cfg.std_eps)
-    for trajectories, values in zip(scored, advantages):
-        for trajectory, value in zip(trajectories, values):
+    for trajectories, values in zip(scored, advantages, strict=True):
+        for trajectory, value in zip(trajectories, values, strict=True):
             for row in trajectory.rows:
-                row.advantage[trained(row, cfg)] = value
+                row.advantage[row.trained(cfg.mask_observations)] = value
     return _metrics(groups, rewards, tokens, advantages)
 
 

@@ -1,0 +1,49 @@
+"""Groups with given rewards and token counts, for the tests in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentrl.envs.base import Task
+from agentrl.rollout.trajectory import (
+    Group,
+    Origin,
+    RewardComponent,
+    RewardRecord,
+    Row,
+    StopReason,
+    Trajectory,
+)
+
+
+def row(turns: Sequence[tuple[int, int]] = ((3, 2), (2, 0))) -> Row:
+    """A prompt of 3 tokens, then (sampled, observation) token counts per turn."""
+    made = Row.from_prompt([1, 2, 3])
+    for number, (sampled, observed) in enumerate(turns):
+        made.append(range(10, 10 + sampled), Origin.SAMPLED, number, [-0.5] * sampled)
+        if observed:
+            made.append(range(50, 50 + observed), Origin.OBSERVATION, number)
+    return made
+
+
+def group(rewards: Sequence[float | None], name: str = "t", rows: Sequence[Sequence[Row]] | None = None) -> Group:
+    """One member per reward; None is a member that errored."""
+    task = Task(id=name, question=name, truth={}, variant="train", split="train")
+    trajectories = []
+    for member, reward in enumerate(rewards):
+        trajectory = Trajectory(task, member, 0, list(rows[member]) if rows else [row()])
+        trajectory.reward = RewardRecord([RewardComponent("verifiable", "verifiable", reward)])
+        if reward is None:
+            trajectory.stop_reason, trajectory.error = StopReason.ERROR, "server down"
+        trajectories.append(trajectory)
+    return Group(task, trajectories)
+
+
+def advantages(made: Group) -> list[float]:
+    """The one advantage of each member's sampled tokens."""
+    values = []
+    for trajectory in made.trajectories:
+        found = {float(a) for r in trajectory.rows for a in r.advantage[r.sampled]}
+        assert len(found) == 1
+        values.append(found.pop())
+    return values
