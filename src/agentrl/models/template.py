@@ -72,11 +72,13 @@ class Renderer:
         messages = self._folded(messages)
         ids = self._encode(self._whole, self._render(messages))
         words = [_word(i, messages) for i in range(len(messages))]
-        bare = self._render([{**m, "content": w} for m, w in zip(messages, words)])
+        bare = self._render([{**m, "content": w} for m, w in zip(messages, words, strict=True)])
         if self._count_control(ids) == self._count_control(self._encode(self._whole, bare)):
             return ids
         # a content holds the text of a control token: encode the template's text and the contents apart
-        contents = {w: m["content"].strip() if self._strips else m["content"] for w, m in zip(words, messages)}
+        contents = {
+            w: m["content"].strip() if self._strips else m["content"] for w, m in zip(words, messages, strict=True)
+        }
         pieces = re.split("(" + "|".join(words) + ")", bare)
         ids = self._encode(self._whole, pieces[0])
         for piece in pieces[1:]:
@@ -140,7 +142,7 @@ class Renderer:
             return ids
         encoding = backend.encode(text, add_special_tokens=False)
         safe: list[int] = []
-        for token, (a, b) in zip(encoding.ids, encoding.offsets):
+        for token, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
             if token not in forbidden:
                 safe.append(token)
                 continue
