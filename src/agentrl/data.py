@@ -131,7 +131,7 @@ def locate(source: str | Path, split: str | None = None) -> tuple[list[str], dat
 
             try:
                 return [], datasets.Dataset.from_parquet(str(path))
-            except Exception as error:  # noqa: BLE001 - pyarrow and datasets share no base class for "this is no Parquet file"
+            except Exception as error:  # pyarrow and datasets share no base class for "this is no Parquet file"
                 raise UserError(f"{source}: cannot be read as Parquet ({_first_line(error)})") from None
         raise UserError(f"{source}: unknown file type; use .jsonl, .json, .csv, .tsv or .parquet")
     if not path.is_dir() and (suffix or str(source).count("/") != 1 or str(source)[0] in "./~"):
@@ -158,7 +158,7 @@ def _through_datasets(source: str, split: str | None) -> tuple[list[str], datase
         table = datasets.load_dataset(name, config, split=split)
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001 - a missing repository, no network, an unknown config or split: many unrelated classes
+    except Exception as error:  # no repository, network, config or split: unrelated classes
         raise UserError(f"{source}: cannot be loaded as a data set ({_first_line(error)})") from None
     assert isinstance(table, datasets.Dataset)
     return [], table

@@ -39,7 +39,8 @@ class Hit:
 class RetrievalError(Exception):
     """Search infrastructure failed (never the agent's fault).
 
-    ``kind`` is ``"timeout"``, ``"unavailable"`` (refused, closed, 5xx) or ``"bad_response"`` (not the protocol's shape).
+    ``kind`` is ``"timeout"``, ``"unavailable"`` (refused, closed, 429, 5xx) or ``"bad_response"`` (not the protocol's
+    shape).
     """
 
     def __init__(self, kind: str, message: str):
@@ -66,8 +67,8 @@ KINDS = ("bm25", "http", "dense")
 def build(options: Mapping[str, Any]) -> Retriever:
     """The retriever that ``options`` describe: ``kind`` (default ``bm25``) and that kind's keyword arguments.
 
-    * ``bm25``: ``corpus`` (JSONL/Parquet file or Hub id) or ``passages`` (list of ``{"id", "contents"}``), ``k1``, ``b``,
-      ``cache``
+    * ``bm25``: ``corpus`` (JSONL/Parquet file or Hub id) or ``passages`` (list of ``{"id", "contents"}``), ``k1``,
+      ``b``, ``cache``
     * ``http``: ``url``, ``timeout_s``, ``retries``, ``backoff_s``
     * ``dense``: ``model`` (encoder folder, package or Hub id), ``corpus`` or ``passages``, ``query_prefix``,
       ``passage_prefix``, ``max_tokens``, ``batch_size``, ``cache``

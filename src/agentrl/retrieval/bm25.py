@@ -1,8 +1,8 @@
 """BM25 in process through bm25s (Lucene's variant): built once, kept on disk, mapped into memory.
 
 What counts as a word is decided here, for passages and queries alike (:func:`words`). Stop words rank passages but
-never retrieve one: a hit shares at least one other word with the query. A query of nothing but stop words ("It", "That Was")
-finds only passages whose title is exactly these words.
+never retrieve one: a hit shares at least one other word with the query. A query of nothing but stop words ("It",
+"As It Was") finds only passages whose title is exactly these words.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agentrl.errors import UserError
 from agentrl.retrieval import Hit
-from agentrl.retrieval.cache import cached
+from agentrl.retrieval.cache import cached, default_cache
 from agentrl.retrieval.passages import Passages, open_passages
+from agentrl.retrieval.ranking import best
 
 _STOP_LIST = "a an and are as at be by for from in is it of on or that the to was were with"
 STOP_WORDS = frozenset(_STOP_LIST.split(" "))
@@ -92,15 +93,22 @@ class BM25:
         common_ids = self._index.get_tokens_ids(common)
         if common_ids:
             scores = scores + self._index.get_scores_from_ids(common_ids)[found]
-        if len(found) > topk:
-            # All that tie with the last place stay in, so that the order below decides, not the partition.
-            keep = scores >= np.partition(scores, len(scores) - topk)[len(scores) - topk]
-            found, scores = found[keep], scores[keep]
-        order = np.lexsort((found, -scores))[:topk]
-        return [Hit(*self.passages[int(found[i])], score=float(scores[i])) for i in order]
+        return [Hit(*self.passages[int(found[i])], score=float(scores[i])) for i in best(scores, topk)]
 
     def close(self) -> None:
         self.passages.close()
+
+
+def progress_bar(unit: str, total: int) -> Progress:
+    """A bar on stderr for work over ``total`` passages; silent for small corpora and where there is no terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True), disable=total < SHOW, transient=True)
 
 
 class _Counted(list):
@@ -117,15 +125,7 @@ class _Counted(list):
 def _build(passages: Passages, k1: float, b: float) -> bm25s.BM25 | None:
     """The index of a corpus; None when no passage holds a word (bm25s cannot build that)."""
     total = len(passages)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("passages, four passes"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=total < SHOW, transient=True) as progress:
+    with progress_bar("passages, four passes", total) as progress:
         task = progress.add_task("indexing, once", total=4 * total)
         done = 0
 
@@ -175,8 +175,6 @@ def open_bm25(
         cache: folder for the index; None is ``$AGENTRL_CACHE`` or ``~/.cache/agentrl``. Corpora under 5,000 passages
             are indexed in memory each time.
     """
-    from agentrl.retrieval.cache import default_cache
-
     store = open_passages(corpus, passages)
     folder = None if len(store) < SMALL else Path(cache) if cache else default_cache()
     return BM25(store, k1=k1, b=b, cache=folder)

@@ -44,7 +44,7 @@ def cached(cache: Path, key: str, build: Callable[[Path], None], load: Callable[
             try:
                 _check(folder)
                 return load(folder)
-            except Exception as error:  # noqa: BLE001 - whatever a damaged file makes its reader raise
+            except Exception as error:  # whatever a damaged file makes its reader raise
                 warnings.warn(f"cache {folder} is damaged ({error}): building it again", stacklevel=2)
                 shutil.rmtree(folder)
         temporary_folder = Path(tempfile.mkdtemp(prefix=f"{key}-", suffix=".tmp", dir=cache))

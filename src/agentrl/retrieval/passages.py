@@ -36,7 +36,10 @@ class Passages(Protocol):
 
 
 def passage(row: Any, where: str) -> tuple[str, str]:
-    """(id, contents) of a corpus row; ``{id, title, text}`` is taken as well. UserError names ``where`` and the field."""
+    """(id, contents) of a corpus row, which may also be ``{id, title, text}``.
+
+    Raises UserError naming ``where`` and the field.
+    """
     if not isinstance(row, Mapping):
         raise UserError(f"{where}: a passage must be an object with 'id' and 'contents', not {type(row).__name__}")
     key = as_text(row.get("id", row.get("_id")), f"{where}: field 'id'")
