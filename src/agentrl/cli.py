@@ -1,0 +1,251 @@
+"""The command line: parse, compose, call a stage. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from typer.exceptions import TyperException
+
+from agentrl.config.folders import config_folders, group_choices
+from agentrl.errors import RunError, UserError, nearest
+
+app = typer.Typer(
+    name="agentrl",
+    help="Train language-model agents with reinforcement learning: sft-coldstart, train, eval.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _group_lines() -> str:
+    """The config groups with their choices, for help pages."""
+    try:
+        groups = group_choices(config_folders())
+    except OSError:
+        return ""
+    lines = [f"  {group:<11} {', '.join(names) or '(none)'}" for group, names in groups.items()]
+    return "\b\nConfig groups (choose with GROUP=NAME):\n" + "\n".join(lines)
+
+
+def _stage_help(what: str, *examples: str) -> str:
+    shown = "\b\nExamples:\n" + "\n".join(f"  {e}" for e in examples)
+    more = (
+        "Any value can be set with KEY=VALUE, e.g. algo.learning_rate=2e-5; `agentrl show-config` lists all keys. "
+        "YAML files in ./configs (or --config-dir) add to the shipped ones or override them."
+    )
+    return "\n\n".join([what, _group_lines(), more, shown])
+
+
+Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", help="Hydra overrides.")]
+Cfg = Annotated[bool, typer.Option("--cfg", help="Print the composed config as YAML and exit.")]
+ConfigDir = Annotated[
+    Optional[list[str]],
+    typer.Option("--config-dir", metavar="DIR", help="A folder of YAML groups that wins over ./configs. Repeatable."),
+]
+
+
+def _compose(overrides: list[str] | None, dirs: list[str] | None, stage: str | None, cfg_only: bool) -> Any:
+    from agentrl.config import compose, to_yaml
+
+    cfg = compose(overrides or [], dirs or [], stage)
+    if cfg_only:
+        typer.echo(to_yaml(cfg), nl=False)
+        raise typer.Exit(0)
+    return cfg
+
+
+@app.command(
+    "sft-coldstart",
+    help=_stage_help(
+        "Cold start: supervised learning of the action format on expert traces. Writes a checkpoint.",
+        "agentrl sft-coldstart env=search",
+        "agentrl sft-coldstart env=search model=tiny sft.traces=32",
+        "agentrl sft-coldstart sft.source=traces.jsonl",
+    ),
+)
+def sft_coldstart(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
+    config = _compose(overrides, config_dir, "sft", cfg)
+    from agentrl.stages import sft
+
+    sft.main(config)
+
+
+@app.command(
+    help=_stage_help(
+        "Reinforcement learning from the newest cold start of this environment and model, or from model.init=PATH.",
+        "agentrl train env=search reward=verifiable",
+        "agentrl train algo=rloo train.steps=50 algo.learning_rate=2e-5 train.seed=1",
+        "agentrl train run.resume=outputs/latest",
+    ),
+)
+def train(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
+    config = _compose(overrides, config_dir, "train", cfg)
+    from agentrl.stages import train as stage
+
+    stage.main(config)
+
+
+@app.command(
+    "eval",
+    help=_stage_help(
+        "Evaluate on the training variant, and with --heldout on every held-out variant. Writes eval.json.",
+        "agentrl eval --heldout",
+        "agentrl eval --heldout --base --checkpoint outputs/latest/checkpoints/best",
+        "agentrl eval eval.tasks=200 eval.temperature=0",
+    ),
+)
+def evaluate(
+    overrides: Overrides = None,
+    heldout: Annotated[bool, typer.Option("--heldout", help="Also evaluate every held-out variant.")] = False,
+    checkpoint: Annotated[
+        Optional[list[str]],
+        typer.Option("--checkpoint", metavar="PATH", help="A checkpoint folder. Repeatable; default: the newest."),
+    ] = None,
+    base: Annotated[bool, typer.Option("--base", help="Also evaluate the model before any training.")] = False,
+    cfg: Cfg = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    config = _compose(overrides, config_dir, "eval", cfg)
+    for path in checkpoint or []:
+        if not Path(path).expanduser().is_dir():
+            raise UserError(f"--checkpoint {path}: there is no such folder")
+    from agentrl.stages import evaluate as stage
+
+    stage.main(config, heldout=heldout, checkpoints=list(checkpoint or []), base=base)
+
+
+@app.command("show-config", help=_stage_help("Print the composed config as YAML.", "agentrl show-config algo=dapo"))
+def show_config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    _compose(overrides, config_dir, None, True)
+
+
+@app.command()
+def envs(config_dir: ConfigDir = None) -> None:
+    """List the environments with their variants and action grammar."""
+    from agentrl.envs.listing import show
+
+    show(config_dir or [])
+
+
+@app.command(help=_stage_help("Act in an environment yourself, in the terminal.", "agentrl play env=search"))
+def play(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
+    config = _compose(overrides, config_dir, None, cfg)
+    from agentrl.envs import play as game
+
+    game.main(config)
+
+
+@app.command(
+    "check-env",
+    help=_stage_help(
+        "Try an environment and tell its author what is wrong. Exit code 1 when something is.",
+        "agentrl check-env env=search",
+        "agentrl check-env env=guess --tasks 100",
+    ),
+)
+def check_env(
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks to try of every variant.")] = 32,
+    cfg: Cfg = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    config = _compose(overrides, config_dir, None, cfg)
+    from agentrl.envs import check
+
+    check.main(config, tasks)
+
+
+@app.command()
+def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, e.g. outputs/latest.")]) -> None:
+    """Write report.html of a run and print its path."""
+    _run_folder(run)
+    from agentrl.runs import report as pages
+
+    typer.echo(str(pages.write(Path(run))))
+
+
+@app.command("serve-search")
+def serve_search(
+    corpus: Annotated[str, typer.Option("--corpus", metavar="FILE", help="JSONL of {id, contents} passages.")],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")] = 8000,
+    topk: Annotated[int, typer.Option("--topk", min=1, help="Passages a query gets when it does not say.")] = 3,
+) -> None:
+    """Serve a corpus over HTTP, as Search-R1 clients speak it: POST /retrieve."""
+    if not Path(corpus).expanduser().is_file():
+        raise UserError(f"--corpus {corpus}: there is no such file")
+    from agentrl.retrieval import server
+
+    server.main(corpus, host, port, topk)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can do: cores, memory, precision, GPU, sandbox, models, optional packages."""
+    from agentrl import doctor as checks
+
+    checks.main()
+
+
+def _run_folder(run: str) -> None:
+    if not Path(run).expanduser().is_dir():
+        raise UserError(f"{run}: there is no such run folder")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    # The tokenizers library warns and slows down when its own threads meet ours.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = app(args, prog_name="agentrl", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except UserError as error:
+        return _fail(str(error), 2)
+    except RunError as error:
+        return _fail(str(error), 1)
+    except TyperException as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output is gone, e.g. `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = f" while writing {error.filename}" if error.filename else ""
+            return _fail(f"the disk is full{place}: free some space or set run.root to another disk", 1)
+        raise
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    sys.stdout.flush()
+    print(f"agentrl: {line}", file=sys.stderr)
+    return code
+
+
+def _usage(error: TyperException) -> int:
+    """A wrong command or option, as one line."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    hint = f" See: {context.command_path} --help" if context is not None else ""
+    if message.startswith("No such command") and context is not None:
+        name = message.split("'")[1] if "'" in message else ""
+        message = f"there is no command '{name}'; {nearest(name, context.command.list_commands(context))}"
+    if not message:  # no arguments at all: the help page was printed
+        return 2
+    return _fail(message + hint, 2)

@@ -1,0 +1,162 @@
+"""The choices and bounds of config values, in one place; names and types stand in schema.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from agentrl.config.schema import Config
+from agentrl.errors import UserError, nearest
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "model.dtype": ("auto", "bf16", "fp32"),
+    "engine.name": ("local",),
+    "algo.estimator": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
+    "algo.loss": ("clip", "gspo", "cispo"),
+    "algo.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"),
+    "algo.kl_estimator": ("k1", "k2", "k3"),
+    "run.tracker": ("tensorboard", "wandb", "mlflow", "trackio", "none"),
+}
+
+REWARD_KINDS = ("verifiable", "random", "format_only")
+"""Built-in kinds of reward components; anything else is an import path ``module:Class``."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An interval; a strict end does not belong to it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    strict_low: bool = False
+    strict_high: bool = False
+
+    def holds(self, value: float) -> bool:
+        above = value > self.low if self.strict_low else value >= self.low
+        below = value < self.high if self.strict_high else value <= self.high
+        return above and below and math.isfinite(value)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.low > -math.inf:
+            parts.append(f"{'greater than' if self.strict_low else 'at least'} {self.low:g}")
+        if self.high < math.inf:
+            parts.append(f"{'less than' if self.strict_high else 'at most'} {self.high:g}")
+        return " and ".join(parts) or "a finite number"
+
+
+ANY = Bound()
+COUNT = Bound(low=0)  # zero means none or off
+POSITIVE_COUNT = Bound(low=1)
+POSITIVE = Bound(low=0, strict_low=True)
+SHARE = Bound(low=0, high=1)
+POSITIVE_SHARE = Bound(low=0, high=1, strict_low=True)
+BELOW_ONE = Bound(low=0, high=1, strict_high=True)
+
+BOUNDS: dict[str, Bound] = {
+    "env.max_turns": POSITIVE_COUNT,
+    "env.max_turn_tokens": POSITIVE_COUNT,
+    "env.max_obs_tokens": POSITIVE_COUNT,
+    "env.tool_workers": POSITIVE_COUNT,
+    "model.lora.rank": POSITIVE_COUNT,
+    "model.lora.alpha": POSITIVE_COUNT,
+    "model.lora.dropout": BELOW_ONE,
+    "engine.slots": POSITIVE_COUNT,
+    "engine.tool_delay": COUNT,
+    "engine.threads": COUNT,
+    "rollout.temperature": COUNT,
+    "rollout.top_p": POSITIVE_SHARE,
+    "rollout.top_k": COUNT,
+    "rollout.min_p": SHARE,
+    "rollout.max_tokens": Bound(low=2),
+    "algo.group_size": POSITIVE_COUNT,
+    "algo.prompts_per_step": POSITIVE_COUNT,
+    "algo.std_eps": COUNT,
+    "algo.clip_low": SHARE,
+    "algo.clip_high": COUNT,
+    "algo.dual_clip": Bound(low=1, strict_low=True),
+    "algo.aggregation_constant": POSITIVE,
+    "algo.kl_coef": COUNT,
+    "algo.importance_cap": POSITIVE,
+    "algo.minibatches": POSITIVE_COUNT,
+    "algo.epochs": POSITIVE_COUNT,
+    "algo.dynamic_sampling_rounds": COUNT,
+    "algo.overlong_buffer": COUNT,
+    "algo.overlong_limit": COUNT,
+    "algo.overlong_factor": COUNT,
+    "algo.learning_rate": POSITIVE,
+    "algo.warmup_steps": COUNT,
+    "algo.weight_decay": COUNT,
+    "algo.max_grad_norm": POSITIVE,
+    "algo.adam_beta1": BELOW_ONE,
+    "algo.adam_beta2": BELOW_ONE,
+    "sft.traces": POSITIVE_COUNT,
+    "sft.epochs": POSITIVE_COUNT,
+    "sft.learning_rate": POSITIVE,
+    "sft.batch_size": POSITIVE_COUNT,
+    "sft.holdout": BELOW_ONE,
+    "sft.patience": POSITIVE_COUNT,
+    "sft.warmup_steps": COUNT,
+    "sft.seed": COUNT,
+    "train.steps": COUNT,
+    "train.seed": COUNT,
+    "train.save_every": POSITIVE_COUNT,
+    "train.keep": COUNT,
+    "train.eval_every": COUNT,
+    "train.eval_tasks": POSITIVE_COUNT,
+    "train.micro_batch_tokens": POSITIVE_COUNT,
+    "eval.tasks": POSITIVE_COUNT,
+    "eval.samples": POSITIVE_COUNT,
+    "eval.temperature": COUNT,
+    "eval.top_p": POSITIVE_SHARE,
+    "eval.top_k": COUNT,
+    "eval.min_p": SHARE,
+    "eval.seed": COUNT,
+}
+
+
+def check_value(key: str, value: object, where: str) -> None:
+    """Hold one typed value against its choices and bounds; ``where`` starts the message. Raises UserError."""
+    choices = CHOICES.get(key)
+    if choices and value not in choices:
+        raise UserError(f"{where}: '{value}' is not a choice of {key}; {nearest(str(value), choices)}")
+    bound = BOUNDS.get(key, ANY)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not bound.holds(value):
+        raise UserError(f"{where}: {key} must be {bound}")
+
+
+def check_together(cfg: Config, stage: str | None) -> None:
+    """Rules that tie several values together. ``stage`` is "sft", "train", "eval" or None. Raises UserError."""
+    algo = cfg.algo
+    if algo.aggregation == "constant" and algo.aggregation_constant is None:
+        raise UserError("algo.aggregation=constant needs algo.aggregation_constant, the divisor of every sequence")
+    if algo.overlong_buffer > algo.overlong_limit:
+        raise UserError(
+            f"algo.overlong_buffer={algo.overlong_buffer} must not exceed algo.overlong_limit={algo.overlong_limit}"
+        )
+    for name, component in cfg.reward.components.items():
+        kind = component.kind
+        if kind not in REWARD_KINDS and ":" not in kind:
+            hint = nearest(kind, REWARD_KINDS)
+            raise UserError(
+                f"reward.components.{name}.kind={kind}: no such reward; {hint} Or an import path module:Class"
+            )
+    if stage != "train":
+        return
+    if not any(component.weight for component in cfg.reward.components.values()):
+        raise UserError("reward.components: training needs at least one component with a weight other than 0")
+    if algo.group_size < 2 and algo.estimator != "reinforce_pp":
+        raise UserError(
+            f"algo.group_size={algo.group_size}: algo.estimator={algo.estimator} compares the members of a group, "
+            "so a group needs at least 2"
+        )
+    for key, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+        value = getattr(cfg.rollout, key)
+        if value != off:
+            raise UserError(
+                f"rollout.{key}={value}: training samples must come from the full temperature-scaled distribution, "
+                f"else the loss is on another distribution than the samples; keep {off}, and use eval.{key} for "
+                "truncated sampling"
+            )
+    if cfg.rollout.temperature == 0:
+        raise UserError("rollout.temperature=0: greedy members of a group are all equal, so nothing can be learned")

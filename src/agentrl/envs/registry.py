@@ -1,0 +1,124 @@
+"""Find an environment's spec by import path, also in a user's own Python file or package beside the command."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema import EnvConfig
+from agentrl.config.typed import coerce
+from agentrl.envs.base import EnvSpec
+from agentrl.errors import UserError, nearest
+
+
+def spec_class(path: str, where: str | None = None) -> type[EnvSpec]:
+    """The class behind ``module:Class`` or ``file.py:Class``.
+
+    A module is looked for in the working folder first, then among installed packages; a file path is relative to
+    the working folder. Raises UserError when the module or class does not exist, or is not an EnvSpec.
+    """
+    at = where or f"env.spec={path}"
+    module_name, colon, class_name = path.rpartition(":")
+    if not colon or not module_name or not class_name:
+        raise UserError(f"{at}: write module:Class or file.py:Class, e.g. my_env:MySpec")
+    module = _load_file(module_name, at) if module_name.endswith(".py") else _load_module(module_name, at)
+    found = getattr(module, class_name, None)
+    specs = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, EnvSpec) and c is not EnvSpec]
+    if found is None:
+        raise UserError(f"{at}: {module_name} has no class '{class_name}'; {nearest(class_name, specs)}")
+    if not (inspect.isclass(found) and issubclass(found, EnvSpec)):
+        raise UserError(f"{at}: {class_name} is not a subclass of agentrl.envs.base.EnvSpec")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise UserError(f"{at}: {class_name} does not define {', '.join(missing)}")
+    return found
+
+
+def load_spec(env: EnvConfig) -> EnvSpec:
+    """Construct the spec of an environment config. Raises UserError for a bad path or bad options."""
+    cls = spec_class(env.spec)
+    spec: EnvSpec = cls(**check_options(env))
+    if not spec.name:
+        spec.name = env.name
+    return spec
+
+
+def check_options(
+    env: EnvConfig,
+    where: Callable[[str, Any], str] | None = None,
+    text: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """``env.options`` held against the spec constructor's signature; simple annotations also type the values.
+
+    ``where`` and ``text`` are as in ``agentrl.config.typed.build``. Raises UserError.
+    """
+    say = where or (lambda key, value: f"{key}={value}")
+    cls = spec_class(env.spec, say("env.spec", env.spec))
+    init = cls.__init__
+    if init is object.__init__:
+        parameters: dict[str, inspect.Parameter] = {}
+    else:
+        parameters = dict(list(inspect.signature(init).parameters.items())[1:])
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    try:
+        types = typing.get_type_hints(init)
+    except (NameError, TypeError):  # an annotation that cannot be evaluated at run time says nothing about values
+        types = {}
+    options: dict[str, Any] = {}
+    for name, value in env.options.items():
+        key = f"env.options.{name}"
+        if name not in named and not open_ended:
+            hint = nearest(name, named) if named else f"{cls.__name__} takes no options"
+            raise UserError(f"{say(key, value)}: environment '{env.name}' has no option '{name}'; {hint}")
+        options[name] = coerce(types.get(name, Any), value, key, say, text or {})
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in options:
+            raise UserError(f"env.options.{name}: environment '{env.name}' needs this option")
+    return options
+
+
+def _load_module(name: str, at: str) -> Any:
+    folder = os.getcwd()
+    added = folder not in sys.path and "" not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            known = [p.stem for p in Path(folder).glob("*.py")]
+            raise UserError(
+                f"{at}: there is no module '{name}' in {folder} or installed; {nearest(name, known)}"
+            ) from None
+        raise UserError(f"{at}: importing {name} failed: {error}") from error
+    except (ImportError, SyntaxError) as error:
+        raise UserError(f"{at}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _load_file(name: str, at: str) -> Any:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UserError(f"{at}: there is no file '{name}'")
+    module_name = path.stem
+    known = sys.modules.get(module_name)
+    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+        return known
+    loader = importlib.util.spec_from_file_location(module_name, path.resolve())
+    if loader is None or loader.loader is None:
+        raise UserError(f"{at}: {name} cannot be imported")
+    module = importlib.util.module_from_spec(loader)
+    sys.modules[module_name] = module  # so that its dataclasses and pickles find their module
+    try:
+        loader.loader.exec_module(module)
+    except (ImportError, SyntaxError) as error:
+        del sys.modules[module_name]
+        raise UserError(f"{at}: importing {name} failed: {type(error).__name__}: {error}") from error
+    return module
