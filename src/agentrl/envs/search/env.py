@@ -22,9 +22,9 @@ def prompt(question: str, max_searches: int) -> str:
     if not question.endswith(("?", ".", "!", "？", "。")):
         question += "?"
     return (
-        "Answer the question with a search tool. Each time, first reason in <think> </think>, then either look something up "
-        "with <search> query </search>, which shows you passages in <information> </information>, or give only the short "
-        f"answer in <answer> </answer>. At most {max_searches} searches.\nQuestion: {question}\n"
+        "Answer the question with a search tool. Each time, first reason in <think> </think>, then either look something "
+        "up with <search> query </search>, which shows you passages in <information> </information>, or give only the "
+        f"short answer in <answer> </answer>. At most {max_searches} searches.\nQuestion: {question}\n"
     )
 
 
@@ -103,8 +103,8 @@ class SearchEnv(Environment):
     def state_key(self) -> str:
         """Task, turns and searches used, the passages seen (as a set) and the answer, as JSON.
 
-        Turns and searches fix what is still allowed, the passages what the policy can know; the wording of earlier queries
-        does not change what happens next.
+        Turns and searches fix what is still allowed, the passages what the policy can know; the wording of earlier
+        queries does not change what happens next.
         """
         task = self.task.hash if self.task else None
         return json.dumps([task, self._turns, self._searches, sorted(self._seen), self._answer, self._done])

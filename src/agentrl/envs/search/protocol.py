@@ -2,11 +2,12 @@
 
 An action is the policy's text up to its stop string. It is read once, left to right:
 
-* Inside ``<think>`` nothing counts until ``</think>``; the same holds for an ``<information>`` block that the policy wrote
-  itself. An element that never closes hides everything after it.
+* Inside ``<think>`` nothing counts until ``</think>``; the same holds for an ``<information>`` block that the policy
+  wrote itself. An element that never closes hides everything after it.
 * Outside, the first complete ``<search>…</search>`` or ``<answer>…</answer>`` is the action. Whatever follows it is not
   looked at, so of several answers in one action the first counts.
-* Between the two tags no other tag of the protocol may stand: ``<search> x <answer> y </answer>`` is malformed, not an answer.
+* Between the two tags no other tag of the protocol may stand: ``<search> x <answer> y </answer>`` is malformed, not
+  an answer.
 * Closing tags without an opening one are ignored. Tags are lower case, without spaces or attributes.
 """
 
@@ -29,9 +30,9 @@ _WELL_FORMED = re.compile(
 HOW = "Write <search> query </search> to look something up, or <answer> answer </answer> to finish."
 FEEDBACK = {
     "no_tag": "Invalid: there is no <search> or <answer>. " + HOW,
-    "unclosed_think": "Invalid: <think> was not closed. Close it with </think>. " + HOW,
-    "unclosed": "Invalid: the {tag} tag was not closed. " + HOW,
-    "nested": "Invalid: there is another tag inside {tag}. " + HOW,
+    "unclosed_think": "Invalid: <think> was not closed. Think briefly and close it with </think>. " + HOW,
+    "unclosed": "Invalid: {tag} was not closed. Be brief and close it. " + HOW,
+    "nested": "Invalid: {tag} must be closed before another tag. " + HOW,
     "own_information": "Invalid: only the search tool writes <information>. " + HOW,
     "empty_search": "Invalid: the search query is empty. Put words between <search> and </search>.",
     "empty_answer": "Invalid: the answer is empty. Put it between <answer> and </answer>.",
@@ -43,7 +44,7 @@ NO_RESULTS = "No results were found for this query."
 
 @dataclass(frozen=True)
 class Action:
-    """``kind`` is "search", "answer" or "invalid"; ``text`` the query or answer, or why it is invalid (a FEEDBACK key)."""
+    """``kind`` is "search", "answer" or "invalid"; ``text`` the query or answer, or the FEEDBACK key of the reason."""
 
     kind: str
     text: str
@@ -89,7 +90,7 @@ def feedback(action: Action) -> str:
 
 
 def well_formed(action: str) -> bool:
-    """Whether an action is one non-empty ``<think>``, then one non-empty ``<search>`` or ``<answer>``, and nothing else."""
+    """Whether an action is one non-empty ``<think>``, one non-empty ``<search>`` or ``<answer>``, and nothing else."""
     match = _WELL_FORMED.fullmatch(action)
     if match is None or not match["think"].strip() or not match["text"].strip():
         return False
@@ -97,7 +98,7 @@ def well_formed(action: str) -> bool:
 
 
 def neutralise(text: str) -> str:
-    """Text from outside with every look-alike of a protocol tag in square brackets: it can neither close nor open a block."""
+    """Text from outside with whatever looks like a protocol tag in square brackets: it can neither open nor close one."""
     return _LOOKS_LIKE_TAG.sub(lambda m: f"[{m.group(1)}]", text)
 
 

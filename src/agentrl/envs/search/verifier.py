@@ -1,8 +1,9 @@
 """Answer scores for short-answer questions: exact match, F1 and word-substring after SQuAD normalisation.
 
-Source: the official SQuAD v1.1 evaluation script (Rajpurkar et al., 2016); Search-R1's ``qa_em`` and ``subem`` use the same
-normalisation. Additions for text beyond ASCII: NFKC first, case folding instead of lower case, and Unicode punctuation
-counts as punctuation. Accents are kept. Answers are text: "007", "1,000" or "None" are never turned into values.
+Source: the official SQuAD v1.1 evaluation script (Rajpurkar et al., 2016); Search-R1's ``qa_em`` and ``subem`` use the
+same normalisation. Additions for text beyond ASCII: NFKC first, case folding instead of lower case, and Unicode
+punctuation counts as punctuation. Accents are kept. Answers are text: "007", "1,000" or "None" are never turned into
+values (as in SQuAD, "1,000" equals "1000", and "3.5" equals "35").
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def score(prediction: str | None, gold: Sequence[str]) -> dict[str, float]:
 def format_score(episode: Episode) -> float:
     """The share of actions in the required form, in [0, 1], without looking at correctness.
 
-    The form of an action: one non-empty ``<think>`` element, then one non-empty ``<search>`` or ``<answer>``, white space
-    around them and nothing else. An episode without an answer counts one more action that was not in form; no action
+    The form of an action: one non-empty ``<think>`` element, then one non-empty ``<search>`` or ``<answer>``, white
+    space around them and nothing else. An episode without an answer counts one more action that was not in form; no action
     at all scores 0.
     """
     if not episode.actions:

@@ -22,8 +22,13 @@ VARIANTS: Mapping[str, str] = {
     "buried": "the first hit for a name is an overview without the facts; they stand in a second passage",
 }
 
-_CORPUS_OF = {"train": "base", "deeper": "base", "paraphrased": "base", "new_world": "new", "noisy": "noisy",
-              "buried": "buried"}  # fmt: skip
+CORPORA = ("base", "new", "noisy", "buried")
+_OWN_CORPUS = {"new_world": "new", "noisy": "noisy", "buried": "buried"}
+
+
+def corpus_kind(variant: str) -> str:
+    """Which of ``CORPORA`` a variant's questions are about."""
+    return _OWN_CORPUS.get(variant, "base")
 
 
 class Atlas:
@@ -65,14 +70,14 @@ class Atlas:
 
     def kind_of(self, corpus: str) -> str:
         """The inverse of ``corpus``; KeyError for a corpus of another seed or version."""
-        for kind in ("base", "new", "noisy", "buried"):
+        for kind in CORPORA:
             if corpus.startswith(f"atlas-{self.seed}-{kind}-") and corpus == self.corpus(kind):
                 return kind
         raise KeyError(corpus)
 
     def tasks(self, variant: str, seed: int) -> Iterator[Task]:
         """Distinct tasks of a variant in an order given by the seed; the streams end after some thousand tasks."""
-        kind = _CORPUS_OF[variant]
+        kind = corpus_kind(variant)
         world, corpus = self.world(kind), self.corpus(kind)
         mix = questions.DEEPER_MIX if variant == "deeper" else questions.HOP_MIX
         held_out = {"train": False, "paraphrased": True, "noisy": True, "buried": True}.get(variant)
@@ -80,7 +85,7 @@ class Atlas:
             words = random.Random(f"atlas wording {seed} {chain.key}")
             question = questions.phrase(chain, words, reworded=variant == "paraphrased")
             subjects = chain.subjects()
-            path = [[s, r.name, v] for s, r, v in zip(subjects, chain.relations, chain.values)]
+            path = [[s, r.name, v] for s, r, v in zip(subjects, chain.relations, chain.values, strict=True)]
             suffix = " (record)" if kind == "buried" else ""
             digest = hashlib.sha256(f"{corpus} {chain.key} {question}".encode()).hexdigest()[:12]
             yield Task(
@@ -97,4 +102,4 @@ class Atlas:
             )
 
 
-__all__ = ["VARIANTS", "Atlas", "expert"]
+__all__ = ["CORPORA", "VARIANTS", "Atlas", "corpus_kind", "expert"]

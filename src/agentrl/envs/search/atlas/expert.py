@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from agentrl.envs.search.atlas.relations import BY_NAME, Relation
+from agentrl.envs.search.atlas.relations import BY_NAME
+from agentrl.envs.search.atlas.vocabulary import Relation
+from agentrl.envs.search.atlas.world import Entity
 
 Search = Callable[[str], Sequence[str]]
 """A query to the ids of the passages it brings up."""
@@ -40,6 +42,10 @@ _AGAIN = (
 )
 
 
+def _mention(name: str, relation: Relation) -> str:
+    return Entity(name, relation.subject).asked
+
+
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
@@ -56,36 +62,36 @@ def _queries(name: str, relation: Relation, rng: random.Random, poor: bool) -> l
 
 
 def play(
-    path: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]], asked: str, search: Search, seed: int, budget: int
+    path: Sequence[Sequence[str]], wanted: Sequence[str], asked: str, search: Search, seed: int, budget: int
 ) -> list[str] | None:
     """The actions for a task: a thought and a search for every hop, then the answer; None when it finds no way.
 
-    ``path`` holds [subject, relation, value] per hop, ``wanted`` the ids of passages that state it, ``budget`` the searches
-    allowed. One task in six has a hop with a poor first query when the budget leaves room: the trace then shows the
-    recovery.
+    ``path`` holds [subject, relation, value] per hop, ``wanted`` the id of the passage that states it, ``budget`` the
+    searches allowed. One task in six has a hop with a poor first query when the budget leaves room: the trace then
+    shows the recovery.
     """
     rng = random.Random(f"atlas expert {asked} {seed}")
     spare = budget - len(path)
     poor_hop = rng.randrange(len(path)) if spare > 0 and rng.random() < 1 / 6 else -1
     actions: list[str] = []
     known = ""
-    for hop, (name, relation_name, value) in enumerate(path):
+    for hop, (name, relation_name, _) in enumerate(path):
         relation = BY_NAME[relation_name]
-        goal = rng.choice(relation.phrases).format(x=name)
+        goal = rng.choice(relation.phrases).format(x=_mention(name, relation))
         if hop == 0:
             thought = rng.choice(_FIRST).format(goal=goal, e=name)
         else:
             thought = rng.choice(_NEXT).format(fact=known, v=name, e=name, goal=goal)
         for query in _queries(name, relation, rng, poor=hop == poor_hop):
             actions.append(f"<think> {_capital(thought)} </think>\n<search> {query} </search>")
-            if set(search(query)) & set(wanted[hop]):
+            if wanted[hop] in search(query):
                 break
             thought = rng.choice(_AGAIN).format(e=name)
         else:
             return None
         if sum("<search>" in a for a in actions) > budget:
             return None
-        known = rng.choice(relation.phrases).format(x=name)
+        known = rng.choice(relation.phrases).format(x=_mention(name, relation))
     thought = rng.choice(_LAST).format(fact=known, v=path[-1][2])
     actions.append(f"<think> {_capital(thought)} </think>\n<answer> {path[-1][2]} </answer>")
     return actions

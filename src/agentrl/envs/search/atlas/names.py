@@ -44,7 +44,7 @@ _TEAM = ("Rovers", "United", "Stars", "Giants", "Kings", "Lions", "Racers", "Wol
 
 
 class Namer:
-    """Draws names; remembers every word it coined so that no two entities of a kind share their own word by accident."""
+    """Draws names; remembers every word it coined, so that no two entities share their own word by accident."""
 
     def __init__(self, rng: random.Random, avoid: Set[str] = frozenset()):
         self.rng = rng

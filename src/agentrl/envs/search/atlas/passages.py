@@ -35,13 +35,13 @@ _ASIDES: dict[str, tuple[str, ...]] = {
 _OPENINGS: dict[str, tuple[str, ...]] = {
     "person": ("{n} led a quiet life.", "Much has been written about {n}.", "{n} is still remembered."),
     "town": ("{n} is a small town.", "{n} is a busy market town.", "{n} is an old town."),
-    "river": ("The {n} is a slow river.", "The {n} rises in the hills.", "The {n} is deep and cold."),
+    "river": ("{n} is a slow river.", "{n} rises in the hills.", "{n} is deep and cold."),
     "region": ("{n} is a region of hills.", "{n} is a wide, flat region.", "{n} is a green region."),
     "company": ("{n} is a family firm.", "{n} is a large firm.", "{n} is a respected company."),
     "work": ("{n} is much admired.", "{n} was a success.", "{n} has many fans."),
-    "festival": ("The {n} is a yearly event.", "The {n} lasts three days.", "The {n} is loved by all."),
-    "species": ("The {n} is rare.", "The {n} is small and shy.", "The {n} is a curious species."),
-    "building": ("The {n} is a landmark.", "The {n} is open to all.", "The {n} is much photographed."),
+    "festival": ("{n} is a yearly event.", "{n} lasts three days.", "{n} is loved by all."),
+    "species": ("{n} is rare.", "{n} is small and shy.", "{n} is a curious species."),
+    "building": ("{n} is a landmark.", "{n} is open to all.", "{n} is much photographed."),
     "ship": ("{n} was a fast ship.", "{n} was a sturdy ship.", "{n} was a famous ship."),
     "team": ("{n} is a popular club.", "{n} is a young club.", "{n} is a strong team."),
 }
@@ -59,14 +59,14 @@ def _clean(text: str) -> str:
 
 def _fill(template: str, entity: Entity, named: bool, obj: str) -> str:
     if named:
-        subject, possessive = entity.mention, f"{entity.mention}'s"
+        subject = entity.mention
+        possessive = f"{subject}'" if subject.endswith("s") else f"{subject}'s"
     elif entity.type == "person":
         subject, possessive = ("she", "her") if entity.feminine else ("he", "his")
     else:
         subject, possessive = "it", "its"
-    capital = subject[0].upper() + subject[1:]
     text = template.format(
-        S=capital, s=subject, P=possessive[0].upper() + possessive[1:], p=possessive, o=obj, n=entity.name
+        S=subject[0].upper() + subject[1:], s=subject, P=possessive[0].upper() + possessive[1:], p=possessive, o=obj
     )
     return _clean(text)
 
@@ -84,9 +84,29 @@ def _facts(world: World, entity: Entity, rng: random.Random, named_first: bool) 
     return sentences
 
 
-def _aside(entity: Entity, rng: random.Random) -> str:
+def _joined(sentences: list[str], rng: random.Random) -> list[str]:
+    """Some neighbours that start with the same pronoun become one sentence: "It began in 1815 and makes maps."""
+    joined: list[str] = []
+    for sentence in sentences:
+        pronoun, _, rest = sentence.partition(" ")
+        last = joined[-1] if joined else ""
+        if (
+            pronoun in ("It", "He", "She")
+            and last.startswith(f"{pronoun} ")
+            and " and " not in last
+            and rng.random() < 0.5
+        ):
+            joined[-1] = f"{last[:-1]} and {rest}"
+        else:
+            joined.append(sentence)
+    return joined
+
+
+def _aside(world: World, entity: Entity, rng: random.Random) -> str:
     template = rng.choice(_ASIDES[entity.type])
-    values = {k: literal(k, rng) for k in ("year", "colour", "material", "month", "instrument")}
+    values = {k: literal(k, rng) for k in ("colour", "material", "month", "instrument")}
+    began = [int(v) for k, v in world.objects[entity.name].items() if v.isdigit()]
+    values["year"] = str((began[0] if began else 1800) + rng.randint(15, 60))
     filled = re.sub(r"\{(year|colour|material|month|instrument)\}", lambda m: values[m.group(1)], template)
     return _fill(filled, entity, False, "her" if entity.feminine else "him")
 
@@ -102,14 +122,14 @@ def write(world: World, buried: bool = False) -> list[Passage]:
         # Each entity has its own stream: look-alikes elsewhere do not change how it is written.
         rng = random.Random(f"atlas passage {world.seed} {entity.name}")
         if rng.random() < 0.5 or entity.type in ("region", "river"):
-            opening = [_clean(rng.choice(_OPENINGS[entity.type]).format(n=entity.name))]
+            opening = [_clean(rng.choice(_OPENINGS[entity.type]).format(n=entity.opening))]
             sentences = _facts(world, entity, rng, named_first=False)
         else:
             first, *sentences = _facts(world, entity, rng, named_first=True)
             opening = [first]
         if rng.random() < 0.7:
-            sentences.insert(rng.randrange(len(sentences) + 1), _aside(entity, rng))
-        text = " ".join(opening + sentences)
+            sentences.insert(rng.randrange(len(sentences) + 1), _aside(world, entity, rng))
+        text = " ".join(opening + _joined(sentences, rng))
         if not buried:
             passages.append(_passage(entity.name, entity.name, text))
             continue

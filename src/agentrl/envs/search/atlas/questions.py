@@ -1,23 +1,30 @@
 """Questions of one to four hops over a world, and which of them a variant may ask.
 
-A chain is a start entity and a list of relations; every relation is functional, so its answer is unique. Two reservations
-keep held-out variants apart from training whatever the seed: a quarter of the pairs of consecutive relations
-(``held_out_pair``) never occurs in training, and a fifth of all chains (``held_out_chain``) is never asked there.
+A chain is a start entity and a list of relations; every relation is functional, so its answer is unique. Two
+reservations keep held-out variants apart from training whatever the seed: a quarter of the pairs of consecutive
+relations (``held_out_pair``) never occurs in training, and a fifth of all chains (``held_out_chain``) is never asked
+there. Variants that change only wording or corpus ask the same chains in the same order: they compare pair by pair.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from agentrl.envs.search.atlas.relations import BY_SUBJECT, Relation
+from agentrl.envs.search.atlas.relations import BY_SUBJECT
+from agentrl.envs.search.atlas.vocabulary import Relation
 from agentrl.envs.search.atlas.world import Entity, World
 
 HOP_MIX: Mapping[int, float] = {1: 0.40, 2: 0.45, 3: 0.15}
 DEEPER_MIX: Mapping[int, float] = {2: 0.30, 3: 0.20, 4: 0.50}
 POOL = 4000  # chains of one length kept for a stream; longer ones are drawn, not listed
+
+
+_DOUBLED = re.compile(r"\b(\w+) \1\b")
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ def held_out_pair(first: Relation, second: Relation) -> bool:
 
 
 def new_composition(chain: Chain) -> bool:
-    return any(held_out_pair(a, b) for a, b in zip(chain.relations, chain.relations[1:]))
+    return any(held_out_pair(a, b) for a, b in itertools.pairwise(chain.relations))
 
 
 def held_out_chain(chain: Chain) -> bool:
@@ -88,7 +95,18 @@ def chains(world: World, length: int, rng: random.Random) -> list[Chain]:
 
 
 def phrase(chain: Chain, rng: random.Random, reworded: bool = False) -> str:
-    """The question in words. ``reworded`` takes every wording from the ones that training never uses."""
+    """The question in words. ``reworded`` takes every wording from the ones that training never uses.
+
+    A wording that doubles a word ("when was the person who was born born") is drawn again, a few times.
+    """
+    for _ in range(8):
+        question = _phrase(chain, rng, reworded)
+        if not _DOUBLED.search(question):
+            break
+    return question
+
+
+def _phrase(chain: Chain, rng: random.Random, reworded: bool) -> str:
     subject = chain.start.asked
     for relation in chain.relations[:-1]:
         options = relation.other_phrases if reworded else relation.phrases
@@ -115,8 +133,8 @@ def stream(
 ) -> Iterator[Chain]:
     """Distinct chains in an order that depends on the seed; lengths are mixed as ``mix`` says until one runs out.
 
-    ``unseen_composition``: false keeps to pairs of relations that training may use; true wants a reserved pair in chains of
-    two and three hops. ``held_out``: only reserved chains (true), only the others (false), or any (None).
+    ``unseen_composition``: false keeps to pairs of relations that training may use; true wants a reserved pair in
+    chains of two and three hops. ``held_out``: only reserved chains (true), only the others (false), or any (None).
     """
     rng = random.Random(f"atlas stream {world.seed} {seed}")
     longest = max(mix)
@@ -127,7 +145,7 @@ def stream(
             fresh = new_composition(chain)
             if (unseen_composition and not fresh and length < longest) or (not unseen_composition and fresh):
                 continue
-            if held_out is not None and length < 4 and not fresh and held_out_chain(chain) != held_out:
+            if held_out is not None and held_out_chain(chain) != held_out:
                 continue
             pool.append(chain)
         queues[length] = iter(pool)

@@ -1,77 +1,14 @@
 """The relations of the invented world, and every wording they have in passages, questions and thoughts.
 
-A relation leads from a subject type to an object: another entity type, or a literal kind from ``LITERALS``. Wordings in
-``questions`` and ``phrases`` are used for training; those in ``other_questions`` and ``other_phrases`` appear only in the
-``paraphrased`` variant. Placeholders: ``{S}``/``{s}`` the subject (name or pronoun, sentence start or not), ``{P}`` its
-possessive at a sentence start, ``{o}`` the object, ``{x}`` the subject as a question refers to it.
+A relation leads from a subject type to an object: another entity type, or a literal kind. Wordings in ``questions`` and
+``phrases`` are used for training; those in ``other_questions`` and ``other_phrases`` appear only in the ``paraphrased``
+variant. Placeholders: ``{S}``/``{s}`` the subject (name or pronoun, sentence start or not), ``{P}``/``{p}`` its possessive,
+``{o}`` the object, ``{x}`` the subject as a question refers to it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-ENTITY_TYPES = (
-    "person",
-    "town",
-    "river",
-    "region",
-    "company",
-    "work",
-    "festival",
-    "species",
-    "building",
-    "ship",
-    "team",
-)
-
-LITERALS: dict[str, tuple[str, ...]] = {
-    "colour": ("red", "blue", "green", "yellow", "white", "black", "orange", "purple", "silver", "brown", "pink", "gold"),
-    "material": ("granite", "brick", "oak", "limestone", "marble", "slate", "iron", "copper", "sandstone", "cedar"),
-    "profession": (
-        "weaver", "baker", "doctor", "painter", "lawyer", "farmer", "teacher", "sailor", "tailor", "chemist", "printer",
-        "potter", "judge", "poet", "miner", "banker",
-    ),
-    "instrument": ("harp", "flute", "violin", "drum", "lute", "organ", "trumpet", "cello", "horn", "piano", "banjo"),
-    "craft": (
-        "bells", "lace", "cheese", "pottery", "candles", "boots", "honey", "rope", "baskets", "knives", "carpets", "soap",
-    ),
-    "fish": ("trout", "salmon", "pike", "eel", "perch", "carp", "sturgeon", "bream"),
-    "good": ("salt", "wool", "timber", "tin", "wheat", "wine", "coal", "cotton", "amber", "tea", "sugar", "barley"),
-    "animal": ("fox", "bear", "owl", "wolf", "deer", "otter", "swan", "hare", "lion", "badger", "eagle", "goat"),
-    "product": (
-        "clocks", "bicycles", "paper", "pianos", "glass", "shoes", "lamps", "maps", "buttons", "engines", "tiles",
-        "umbrellas", "scissors", "kites",
-    ),
-    "genre": ("novel", "opera", "play", "painting", "ballet", "film", "poem", "song"),
-    "month": ("March", "April", "May", "June", "July", "August", "September", "October", "November"),
-    "food": ("plum cake", "onion soup", "roast duck", "apple pie", "fish stew", "rye bread", "pancakes", "dumplings"),
-    "sport": ("rowing", "hockey", "cricket", "chess", "rugby", "tennis", "fencing", "football", "curling"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Relation:
-    """One functional relation: every subject has exactly one object."""
-
-    key: str
-    subject: str
-    object: str  # an entity type, a key of LITERALS, or "year" | "length"
-    facts: tuple[str, ...]
-    questions: tuple[str, ...]
-    other_questions: tuple[str, ...]
-    phrases: tuple[str, ...]  # noun phrases for the object: "the founder of {x}"
-    other_phrases: tuple[str, ...]
-    words: str  # what a good query adds to the name
-
-    @property
-    def name(self) -> str:
-        return f"{self.subject}.{self.key}"
-
-    @property
-    def leads_on(self) -> bool:
-        """Whether the object is an entity, so that a longer chain can go through it."""
-        return self.object in ENTITY_TYPES
-
+from agentrl.envs.search.atlas.vocabulary import ENTITY_TYPES, Relation
 
 RELATIONS: tuple[Relation, ...] = (
     # --- person

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from agentrl.envs.search.atlas.names import Namer
-from agentrl.envs.search.atlas.relations import BY_SUBJECT, LITERALS
+from agentrl.envs.search.atlas.relations import BY_SUBJECT
+from agentrl.envs.search.atlas.vocabulary import LITERALS
 
 COUNTS: dict[str, int] = {
     "person": 110,
@@ -29,6 +30,11 @@ class Entity:
     name: str
     type: str
     feminine: bool = False  # pronoun of a person
+
+    @property
+    def opening(self) -> str:
+        """The name as a sentence starts with it."""
+        return self.mention[0].upper() + self.mention[1:]
 
     @property
     def mention(self) -> str:
