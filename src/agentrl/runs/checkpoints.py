@@ -1,12 +1,13 @@
 """Checkpoints that are whole or not there: temp folder, fsync, rename.
 
-A checkpoint is ``checkpoints/step-NNNNNN`` with a ``checkpoint.json`` written last, which lists every file and its size;
-a folder without it, or with a file missing or cut short, is never picked. ``checkpoints/last`` and ``checkpoints/best``
-are relative links to the newest and to the best one.
+A checkpoint is ``checkpoints/step-NNNNNN`` with a ``checkpoint.json`` written last, which lists every file and its
+size; a folder without it, or with a file missing or cut short, is never picked. ``checkpoints/last`` and
+``checkpoints/best`` are relative links to the newest and to the best one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -140,10 +141,9 @@ class CheckpointStore:
                 if path.is_symlink() or path.is_file():
                     path.unlink()
             elif files.read_link(path) != target:
-                try:
+                # The links are a convenience derived from the markers: the next start repairs them.
+                with contextlib.suppress(OSError):
                     files.link(path, target)
-                except OSError:
-                    pass  # the links are a convenience derived from the markers; the next start repairs them
 
     def _prune(self, keep: int) -> None:
         steps = self.steps()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import RunError, UserError, nearest
-from agentrl.runs import files, trajectories
+from agentrl.runs import files, ledger, trajectories
 from agentrl.runs.checkpoints import CheckpointStore
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """An existing run, for reading (call ``rewind`` before writing). UserError when ``path`` is not a run folder."""
+        """An existing run, for reading (call ``rewind`` before writing). UserError when ``path`` is no run folder."""
         folder = Path(path)
         if not (folder / "run.json").is_file():
             raise UserError(f"no run at {folder} (there is no {folder / 'run.json'})")
@@ -184,11 +184,11 @@ class Run:
             self._tracker = None
 
     def finish(self, status: str = "finished") -> None:
-        """Note how the run ended (``finished``, ``interrupted``, ``failed``) and let go of the folder."""
+        """Note how the run ended (``finished``, ``interrupted``, ``failed``) and what it cost; let go of the folder."""
         if self._tracker is not None:
             self._tracker.finish()
             self._tracker = None
-        self.update(status=status, finished=_now())
+        self.update(status=status, finished=_now(), costs=ledger.totals(self.metrics()))
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -31,15 +32,13 @@ def versions() -> dict[str, str]:
     """Version of Python and of every installed package that shapes results."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            pass
     return found
 
 
 def git_state(folder: Path | None = None) -> dict[str, Any] | None:
-    """Commit, branch and whether tracked files differ, of the repository around ``folder`` (default: here); else None."""
+    """Commit, branch, whether tracked files differ, of the repository around ``folder`` (default: here); None else."""
     where = str(folder or Path.cwd())
 
     def git(*args: str) -> str | None:

@@ -69,7 +69,7 @@ class Progress:
             self._live = None
 
     def update(self, step: int, **numbers: float | None) -> None:
-        """Step ``step`` (counted from 1) is finished; ``numbers`` are shown, e.g. reward=0.4, success=0.5, tokens_s=900."""
+        """Step ``step`` (from 1) is finished; ``numbers`` are shown, e.g. reward=0.4, success=0.5, tokens_s=900."""
         now = self._clock()
         if step > self.step:
             self._seconds.append((now - self._step_start) / (step - self.step))

@@ -1,4 +1,4 @@
-"""Experiment trackers, through accelerate's tracking classes. The files of the run folder are the truth; these are views."""
+"""Experiment trackers, through accelerate's tracking classes: views of metrics.jsonl, which is the truth."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Tracker:
     def _start(self) -> Any:
         from accelerate import PartialState, tracking
 
-        PartialState(cpu=True)  # accelerate's trackers ask it which process is the main one
+        PartialState()  # accelerate's trackers ask it which process is the main one
         run_name = f"{self.folder.parent.name}-{self.folder.name}" if self.folder.parent.name else self.folder.name
         tracker: Any
         if self.name == "tensorboard":

@@ -37,7 +37,7 @@ def parse_name(path: Path) -> tuple[str, int] | None:
 
 
 def schema() -> pa.Schema:
-    """The parquet schema. ``scores`` is a list of name/value pairs (maps do not load in `datasets`); ``info`` is JSON."""
+    """The parquet schema: ``scores`` is name/value pairs (maps do not load in `datasets`), a turn's ``info`` JSON."""
     import pyarrow as pa
 
     row = pa.struct(

@@ -1,0 +1,214 @@
+"""report.html: one self-contained page about a run (curves, warnings, costs, evaluation, example trajectories)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from agentrl.runs import files, ledger, plots, trajectories
+from agentrl.runs.folder import Run
+from agentrl.runs.origins import find_decoder, last_ids, spans, visible
+from agentrl.runs.progress import duration
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
+h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em;border-bottom:1px solid #ddd}
+table{border-collapse:collapse;margin:.5em 0}td,th{padding:.2em .7em;border-bottom:1px solid #eee;text-align:left}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#fafafa;padding:.8em;border:1px solid #eee}
+.prompt{color:#888}.sampled{color:#05691f;font-weight:600;background:#e8f7ec}.observation{color:#1a4fa3}
+.warn{color:#a33}summary{cursor:pointer}
+"""
+
+
+def write(run_dir: Path | str) -> Path:
+    """Write ``report.html`` and ``plots/training.png`` into a run folder and return the page's path.
+
+    Works on any run folder, also one that is still running or was killed. UserError when it is no run folder, RunError
+    when the disk is full.
+    """
+    run = Run.open(run_dir)
+    metrics = run.metrics()
+    try:
+        image = plots.write(run.dir, metrics)
+        page = _page(run, metrics, image)
+        path = run.dir / "report.html"
+        files.write_atomic(path, page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise files.write_failed("the report", error, run.dir) from error
+    return path
+
+
+def _page(run: Run, metrics: Sequence[Mapping[str, Any]], image: bytes | None) -> str:
+    facts = run.facts()
+    title = f"{facts.get('stage')} on {facts.get('env')}: {run.dir.name}"
+    parts = [
+        f"<h1>{_e(title)}</h1>",
+        _section("Summary", _summary(facts, metrics)),
+        _section("Warnings", _warnings(run.warnings())),
+        _section("Evaluation", _evaluation(run.dir / "eval.json")),
+        _section("Curves", _image(image)),
+        _section("Last step", _last(metrics)),
+        _section("How trajectories ended", _stop_reasons(run.dir)),
+        _section("Costs", _costs(metrics)),
+        _section("Trajectories", _examples(run)),
+        _section("Configuration", _configuration(run.dir)),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{_e(title)}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def _e(value: Any) -> str:
+    return escape(visible(str(value)))
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{_e(title)}</h2>\n{body}" if body else ""
+
+
+def _rows(pairs: Iterable[tuple[Any, Any]], header: Sequence[str] = ()) -> str:
+    """A two-column table of escaped texts."""
+    head = "<tr>" + "".join(f"<th>{_e(h)}</th>" for h in header) + "</tr>" if header else ""
+    body = "".join(f'<tr><td>{_e(a)}</td><td class="n">{_e(b)}</td></tr>' for a, b in pairs)
+    return f"<table>{head}{body}</table>" if body else ""
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "–" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
+
+
+def _summary(facts: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
+    git = facts.get("git") or {}
+    machine = facts.get("hardware") or {}
+    versions = facts.get("versions") or {}
+    pairs = [
+        ("status", facts.get("status")),
+        ("steps", metrics[-1]["step"] if metrics else 0),
+        ("started", facts.get("started")),
+        ("ended", facts.get("finished") or "–"),
+        ("command", " ".join(facts.get("command") or [])),
+        ("model", facts.get("model")),
+        ("starts from", facts.get("starts_from") or "–"),
+        ("reward, algorithm", f"{facts.get('reward')}, {facts.get('algo')}"),
+        ("seeds", ", ".join(f"{k} {v}" for k, v in (facts.get("seeds") or {}).items())),
+        ("code", f"{git.get('commit', '–')}{' with changes' if git.get('dirty') else ''}"),
+        ("machine", f"{machine.get('cpu')}, {machine.get('cores')} cores {' '.join(machine.get('gpus') or [])}"),
+        ("versions", ", ".join(f"{k} {versions[k]}" for k in ("python", "torch", "transformers") if k in versions)),
+    ]
+    resumed = facts.get("resumed") or []
+    if resumed:
+        pairs.append(("resumed after steps", ", ".join(str(r.get("step")) for r in resumed)))
+    return _rows(pairs)
+
+
+def _warnings(warnings: Sequence[Mapping[str, Any]]) -> str:
+    if not warnings:
+        return ""
+    body = "".join(f"<li>step {_e(w['step'])}: <b>{_e(w['name'])}</b> {_e(w['message'])}</li>" for w in warnings)
+    return f'<ul class="warn">{body}</ul>'
+
+
+def _image(image: bytes | None) -> str:
+    if image is None:
+        return ""
+    return f'<img alt="training curves" src="data:image/png;base64,{base64.b64encode(image).decode()}">'
+
+
+def _last(metrics: Sequence[Mapping[str, Any]]) -> str:
+    if not metrics:
+        return ""
+    table = _rows((name, _number(v)) for name, v in metrics[-1].items() if name not in ("step", "stage"))
+    return f"<details><summary>all numbers of step {metrics[-1]['step']}</summary>{table}</details>"
+
+
+def _costs(metrics: Sequence[Mapping[str, Any]]) -> str:
+    sums = ledger.totals(metrics)
+    return _rows((name, duration(v) if name.startswith("time/") else _number(v)) for name, v in sums.items())
+
+
+def _stop_reasons(run_dir: Path) -> str:
+    import pyarrow.parquet as pq
+
+    counts: dict[str, Counter[str]] = {}
+    for tag, _, path in trajectories.list_files(run_dir):
+        reasons = pq.ParquetFile(path).read(columns=["stop_reason"]).column("stop_reason").to_pylist()
+        counts.setdefault(tag, Counter()).update(reasons)
+    return _rows(
+        ((f"{tag}: {reason}", n) for tag, counter in counts.items() for reason, n in counter.most_common()),
+        ("tag: reason", "trajectories"),
+    )
+
+
+def _evaluation(path: Path) -> str:
+    try:
+        panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
+        header = ("policy", "variant", "split", "n", "success", "95 % interval", "turns", "tool calls")
+        rows = []
+        for panel in panels:
+            success = panel["success"]
+            interval = f"{_number(success.get('low'))} – {_number(success.get('high'))}"
+            cells = (panel.get("policy", "–"), panel["variant"], panel["split"], panel["n"], _number(success["mean"]))
+            rows.append((*cells, interval, _number(panel.get("turns")), _number(panel.get("tool_calls"))))
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f'<p class="warn">eval.json is not readable: {_e(error)}</p>'
+    head = "".join(f"<th>{_e(h)}</th>" for h in header)
+    body = "".join("<tr>" + "".join(f"<td>{_e(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f'<table><tr>{head}</tr>{body}</table><p><a href="eval.json">eval.json</a></p>'
+
+
+def _examples(run: Run) -> str:
+    """The best and the worst scored trajectory, and one with an error, of the newest file of each tag."""
+    newest: dict[str, tuple[int, Path]] = {}
+    for tag, step, path in trajectories.list_files(run.dir):
+        newest[tag] = (step, path)
+    parts = []
+    for tag, (step, path) in sorted(newest.items()):
+        records = trajectories.read_trajectories(path)
+        scored = sorted((r for r in records if r["reward_total"] is not None), key=lambda r: r["reward_total"])
+        failed = [r for r in records if r["stop_reason"] == "error"]
+        chosen = [("best", scored[-1])] if scored else []
+        chosen += [("worst", scored[0])] if len(scored) > 1 else []
+        chosen += [("error", failed[0])] if failed else []
+        parts += [_example(run, f"{tag}, step {step}, {kind}", record) for kind, record in chosen]
+    legend = (
+        '<p>Tokens by origin: <span class="prompt">prompt</span>, <span class="sampled">sampled (trained on)</span>, '
+        '<span class="observation">observation</span>.</p>'
+    )
+    return legend + "".join(parts) if parts else ""
+
+
+def _example(run: Run, label: str, record: Mapping[str, Any]) -> str:
+    decode = find_decoder(run, dict(record))
+    if decode is None or not last_ids(dict(record)):
+        text = _e(record["text"])
+    else:
+        text = "<hr>".join(
+            "".join(f'<span class="{s.origin}">{_e(s.text)}</span>' for s in spans(row, decode))
+            for row in record["rows"]
+        )
+    reward = ", ".join(
+        f"{c['name']} {'not scored' if c['value'] is None else _number(c['value'])}" for c in record["reward"]
+    )
+    facts = f"reward {_number(record['reward_total'])} ({reward}), stopped: {record['stop_reason']}"
+    if record["error"]:
+        facts += f", error: {record['error']}"
+    return f"<details><summary>{_e(label)}: {_e(record['id'])}</summary><p>{_e(facts)}</p><pre>{text}</pre></details>"
+
+
+def _configuration(run_dir: Path) -> str:
+    try:
+        text = (run_dir / "config.yaml").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    return f"<details><summary>config.yaml</summary><pre>{_e(text)}</pre></details>"
