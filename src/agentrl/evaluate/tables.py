@@ -30,11 +30,11 @@ def split_label(split: str) -> str:
 def results_table(result: Mapping[str, Any]) -> Table:
     """Rows are variants, columns policies: success with its 95 % interval, and per episode turns, sampled tokens, tool
     calls and seconds. The last row is the training variant minus the held-out mean. Three policies fit 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), title=_title(result), title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("variant", no_wrap=True)
     policies = result["policies"]
     for policy in policies:
-        table.add_column(policy["name"], no_wrap=False)
+        table.add_column(policy["name"], overflow="fold")
     for index, panel in enumerate(result["panels"]):
         label = Text.assemble(
             (panel["variant"], "bold"), "\n", (split_label(panel["split"]), "cyan"), f", n={panel['n']}"
@@ -49,10 +49,11 @@ def results_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _title(result: Mapping[str, Any]) -> str:
+def heading(result: Mapping[str, Any]) -> str:
+    """What the cells of the table mean."""
     sampling = result["sampling"]
     several = f", {sampling['samples']} samples a task" if sampling["samples"] > 1 else ""
-    return f"{result['env']}: success with 95 % interval; turns, tool calls and cost per episode{several}"
+    return f"{result['env']}: success [95 % interval]; per episode turns, tokens, tool calls, seconds{several}"
 
 
 def _cell(panel: Mapping[str, Any]) -> Text:

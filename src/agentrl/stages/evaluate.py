@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +15,14 @@ from rich.console import Console
 from rich.text import Text
 
 from agentrl.config.schema import Config
+from agentrl.envs.registry import load_spec
 from agentrl.errors import UserError
 from agentrl.evaluate import tables
 from agentrl.evaluate.panels import History, Panel, build_panel, choose_variants, history_of
 from agentrl.runs import files
 from agentrl.runs.checkpoints import CheckpointStore, newest
 from agentrl.runs.folder import Run, model_key, read_facts
+from agentrl.runs.progress import Progress
 
 if TYPE_CHECKING:
     from agentrl.envs.base import EnvSpec
@@ -55,9 +59,7 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
     for policy in policies:
         history.merge(history_of(policy.checkpoint))
 
-    from agentrl.stages import common  # imports torch
-
-    spec = common.build_spec(cfg.env)
+    spec = load_spec(cfg.env)
     panels = _panels(cfg, spec, heldout, history, console)
     run = Run.create(cfg, "eval", sys.argv)
     status = "failed"
@@ -67,7 +69,8 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
             checkpoints=[str(p.checkpoint) if p.checkpoint else None for p in policies],
         )
         files.write_json(run.dir / "panels.json", _panel_file(panels))
-        results = _evaluate_all(cfg, policies, panels, run)
+        spec.prepare()
+        results = _evaluate_all(cfg, spec, policies, panels, run)
         result = assemble(cfg, panels, results, history)
         files.write_json(run.dir / "eval.json", result)
         run.update(data_hashes=dict(spec.data_hashes()))
@@ -77,6 +80,7 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
         status = "interrupted"
         raise
     finally:
+        spec.close()
         run.finish(status)
     _show(console, result, run)
     return run.dir / "eval.json"
@@ -86,7 +90,7 @@ def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: 
     """The base model first if asked for, then the checkpoints as given, or the newest one. Names are unique."""
     from agentrl.models.load import check_checkpoint
 
-    chosen = [_folder(path) for path in checkpoints]
+    chosen = list(dict.fromkeys(_folder(path) for path in checkpoints))
     if not chosen:
         root, env, model = cfg.run.root, cfg.env.name, model_key(cfg.model)
         found = newest(root, "train", env, model) or newest(root, "sft", env, model)
@@ -154,33 +158,34 @@ def _panel_file(panels: Sequence[Panel]) -> dict[str, Any]:
     }
 
 
-def _evaluate_all(cfg: Config, policies: Sequence[Policy], panels: Sequence[Panel], run: Run) -> list[PolicyResult]:
-    from agentrl.runs.progress import Progress
-
+def _evaluate_all(
+    cfg: Config, spec: EnvSpec, policies: Sequence[Policy], panels: Sequence[Panel], run: Run
+) -> list[PolicyResult]:
     results: list[PolicyResult] = []
     with Progress("eval", len(policies)) as progress:
         for number, policy in enumerate(policies, 1):
             progress.tick(0.0, f"{policy.name}: loading")
-            result = _evaluate_one(cfg, policy, panels, progress)
+            result = _evaluate_one(cfg, spec, policy, panels, progress)
             groups = [g for panel in result.groups for g in panel]
             if cfg.run.trajectories:
-                run.save_trajectories(policy.step, groups, tag=f"eval-{number}")
+                slug = re.sub(r"\W+", "-", policy.name).strip("-").lower()
+                run.save_trajectories(policy.step, groups, tag="eval" if len(policies) == 1 else f"eval-{slug}")
             success = [p["success"]["mean"] for p in result.panels if p["success"]["mean"] is not None]
             progress.update(number, success=sum(success) / len(success) if success else None)
             results.append(result)
     return results
 
 
-def _evaluate_one(cfg: Config, policy: Policy, panels: Sequence[Panel], progress: Any) -> PolicyResult:
+def _evaluate_one(
+    cfg: Config, spec: EnvSpec, policy: Policy, panels: Sequence[Panel], progress: Progress
+) -> PolicyResult:
     """Load, sample, and let go of the weights again: two policies never share the memory."""
-    import time
-
     from agentrl import rewards
     from agentrl.evaluate.runner import evaluate_policy
     from agentrl.rollout.sampling import Sampling
     from agentrl.stages import common
 
-    kit = common.load_rollout(cfg, policy.checkpoint)
+    kit = common.load_rollout(cfg, policy.checkpoint, spec)
     started = time.monotonic()
 
     def show(finished: int, total: int) -> None:
@@ -191,7 +196,7 @@ def _evaluate_one(cfg: Config, policy: Policy, panels: Sequence[Panel], progress
     try:
         return evaluate_policy(
             kit.collector,
-            rewards.build(cfg.reward, kit.spec, cfg.eval.seed),
+            rewards.build(cfg.reward, spec, cfg.eval.seed),
             panels,
             cfg.eval.samples,
             sampling,
@@ -203,7 +208,6 @@ def _evaluate_one(cfg: Config, policy: Policy, panels: Sequence[Panel], progress
             on_progress=show,
         )
     finally:
-        kit.spec.close()
         del kit
         _free()
 
@@ -241,6 +245,7 @@ def assemble(cfg: Config, panels: Sequence[Panel], results: Sequence[PolicyResul
 
 
 def _show(console: Console, result: Mapping[str, Any], run: Run) -> None:
+    console.print(Text(tables.heading(result)), soft_wrap=True)
     console.print(tables.results_table(result))
     for line in tables.lift_lines(result["paired"]):
         console.print(Text(line), soft_wrap=True)
