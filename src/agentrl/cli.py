@@ -45,7 +45,7 @@ def _stage_help(what: str, *examples: str) -> str:
     return "\n\n".join([what, _group_lines(), more, shown])
 
 
-Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", help="Hydra overrides.")]
+Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="KEY=VALUE", help="Hydra overrides.")]
 Cfg = Annotated[bool, typer.Option("--cfg", help="Print the composed config as YAML and exit.")]
 ConfigDir = Annotated[
     Optional[list[str]],
@@ -65,6 +65,7 @@ def _compose(overrides: list[str] | None, dirs: list[str] | None, stage: str | N
 
 @app.command(
     "sft-coldstart",
+    short_help="Supervised cold start on expert traces.",
     help=_stage_help(
         "Cold start: supervised learning of the action format on expert traces. Writes a checkpoint.",
         "agentrl sft-coldstart env=search",
@@ -80,6 +81,7 @@ def sft_coldstart(overrides: Overrides = None, cfg: Cfg = False, config_dir: Con
 
 
 @app.command(
+    short_help="Reinforcement learning from a cold start.",
     help=_stage_help(
         "Reinforcement learning from the newest cold start of this environment and model, or from model.init=PATH.",
         "agentrl train env=search reward=verifiable",
@@ -96,6 +98,7 @@ def train(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir =
 
 @app.command(
     "eval",
+    short_help="Success on training and held-out variants.",
     help=_stage_help(
         "Evaluate on the training variant, and with --heldout on every held-out variant. Writes eval.json.",
         "agentrl eval --heldout",
@@ -130,13 +133,16 @@ def show_config(overrides: Overrides = None, config_dir: ConfigDir = None) -> No
 
 @app.command()
 def envs(config_dir: ConfigDir = None) -> None:
-    """List the environments with their variants and action grammar."""
+    """List environments, variants and actions."""
     from agentrl.envs.listing import show
 
     show(config_dir or [])
 
 
-@app.command(help=_stage_help("Act in an environment yourself, in the terminal.", "agentrl play env=search"))
+@app.command(
+    short_help="Act in an environment yourself.",
+    help=_stage_help("Act in an environment yourself, in the terminal.", "agentrl play env=search"),
+)
 def play(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
     config = _compose(overrides, config_dir, None, cfg)
     from agentrl.envs import play as game
@@ -146,6 +152,7 @@ def play(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = 
 
 @app.command(
     "check-env",
+    short_help="Try an environment; say what is wrong.",
     help=_stage_help(
         "Try an environment and tell its author what is wrong. Exit code 1 when something is.",
         "agentrl check-env env=search",
@@ -164,13 +171,57 @@ def check_env(
     check.main(config, tasks)
 
 
-@app.command()
-def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, e.g. outputs/latest.")]) -> None:
-    """Write report.html of a run and print its path."""
-    _run_folder(run)
-    from agentrl.runs import report as pages
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or the end of a run's path below --root.")
+]
+Root = Annotated[str, typer.Option("--root", metavar="DIR", help="Where runs are (run.root).")]
 
-    typer.echo(str(pages.write(Path(run))))
+
+@app.command()
+def inspect(
+    run: Run = "latest",
+    step: Annotated[Optional[int], typer.Option("--step", help="Only this step.")] = None,
+    tag: Annotated[Optional[str], typer.Option("--tag", help="Only this kind: train, eval, ...")] = None,
+    outcome: Annotated[Optional[str], typer.Option("--outcome", help="success, failure or error.")] = None,
+    min_reward: Annotated[Optional[float], typer.Option("--min-reward", help="Reward at least this.")] = None,
+    max_reward: Annotated[Optional[float], typer.Option("--max-reward", help="Reward at most this.")] = None,
+    stop: Annotated[Optional[str], typer.Option("--stop", help="Stop reason: done, turn_limit, ...")] = None,
+    task: Annotated[Optional[str], typer.Option("--task", help="Task id or a part of it.")] = None,
+    id: Annotated[Optional[str], typer.Option("--id", help="Trajectory id or a part of it.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Rows of the table.")] = 20,
+    show: Annotated[int, typer.Option("--show", min=0, help="Trajectories shown in full.")] = 1,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Mark where tokens begin.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Log-probability and advantage of each token.")] = False,
+    root: Root = "outputs",
+) -> None:
+    """Show trajectories, every token coloured by its origin."""
+    from agentrl.runs import inspect as viewer
+
+    viewer.main(
+        run,
+        step=step,
+        tag=tag,
+        outcome=outcome,
+        min_reward=min_reward,
+        max_reward=max_reward,
+        stop=stop,
+        task=task,
+        id=id,
+        limit=limit,
+        show=show,
+        tokens=tokens,
+        values=values,
+        root=root,
+    )
+
+
+@app.command()
+def report(run: Run = "latest", root: Root = "outputs") -> None:
+    """Write report.html of a run and print its path."""
+    from agentrl.runs import report as pages
+    from agentrl.runs.folder import resolve_run
+
+    typer.echo(str(pages.write(resolve_run(run, root))))
 
 
 @app.command("serve-search")
@@ -180,7 +231,7 @@ def serve_search(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")] = 8000,
     topk: Annotated[int, typer.Option("--topk", min=1, help="Passages a query gets when it does not say.")] = 3,
 ) -> None:
-    """Serve a corpus over HTTP, as Search-R1 clients speak it: POST /retrieve."""
+    """Search server over a corpus: POST /retrieve, as Search-R1 clients speak it."""
     if not Path(corpus).expanduser().is_file():
         raise UserError(f"--corpus {corpus}: there is no such file")
     from agentrl.retrieval import server
@@ -190,15 +241,10 @@ def serve_search(
 
 @app.command()
 def doctor() -> None:
-    """What this machine can do: cores, memory, precision, GPU, sandbox, models, optional packages."""
+    """What this machine can do, and how to get what is missing."""
     from agentrl import doctor as checks
 
     checks.main()
-
-
-def _run_folder(run: str) -> None:
-    if not Path(run).expanduser().is_dir():
-        raise UserError(f"{run}: there is no such run folder")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

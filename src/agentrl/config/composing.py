@@ -12,7 +12,7 @@ from agentrl.config.files import File, read, setter, yaml_message
 from agentrl.config.folders import config_folders, group_choices
 from agentrl.config.overrides import Value, parse
 from agentrl.config.schema import Config
-from agentrl.config.typed import build, key_type
+from agentrl.config.typed import build
 from agentrl.errors import UserError, nearest
 
 
@@ -93,8 +93,8 @@ def _compose_yaml(folders: Sequence[Path], chosen: Sequence[str]) -> tuple[Any, 
         mark = getattr(error, "problem_mark", None)
         raise UserError(yaml_message(error, os.path.relpath(mark.name) if mark else "configs")) from None
     except (HydraException, OmegaConfBaseException) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UserError(f"the configs in {os.path.relpath(first)} do not compose: {'; '.join(lines[:2])}") from None
+        reason = "; ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
+        raise UserError(f"the configs in {os.path.relpath(folders[0])} do not compose: {reason}") from None
 
 
 def _has(folder: Path, config_path: str | None) -> bool:
@@ -127,9 +127,10 @@ def _apply(tree: Any, values: Sequence[Value]) -> Any:
 
 
 def _check_env(cfg: Config, where: Any, text: dict[str, str]) -> None:
-    from agentrl.envs.registry import check_options
+    from agentrl.envs.registry import check_options, load_spec
 
     cfg.env.options = check_options(cfg.env, where, text)
+    load_spec(cfg.env).close()  # cheap by contract; a spec checks the values of its own options
 
 
 def _check_paths(cfg: Config) -> None:

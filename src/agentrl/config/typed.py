@@ -146,7 +146,7 @@ def coerce(tp: Any, value: Any, key: str, where: Where, text: Mapping[str, str])
             return text[key]
         if value is None:
             raise UserError(f"{wrong}: {key} cannot be null")
-        kind = {list: "a list", dict: "a mapping"}.get(type(value), "not text")
+        kind = "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else "something else"
         raise UserError(f"{wrong}: {key} is text, but this reads as {kind}; {quoted(key, value, text)}")
     if typing.get_origin(tp) is list:
         if not isinstance(value, list):

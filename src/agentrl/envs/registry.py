@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,10 +22,12 @@ from agentrl.errors import UserError, nearest
 def spec_class(path: str, where: str | None = None) -> type[EnvSpec]:
     """The class behind ``module:Class`` or ``file.py:Class``.
 
-    A module is looked for in the working folder first, then among installed packages; a file path is relative to
-    the working folder. Raises UserError when the module or class does not exist, or is not an EnvSpec.
+    A module is looked for among installed packages and in the working folder; a file path is relative to the working
+    folder. Raises UserError when the module or class does not exist, cannot be imported, or is not an EnvSpec.
     """
     at = where or f"env.spec={path}"
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a user's file never hides a library
     module_name, colon, class_name = path.rpartition(":")
     if not colon or not module_name or not class_name:
         raise UserError(f"{at}: write module:Class or file.py:Class, e.g. my_env:MySpec")
@@ -44,7 +47,10 @@ def spec_class(path: str, where: str | None = None) -> type[EnvSpec]:
 def load_spec(env: EnvConfig) -> EnvSpec:
     """Construct the spec of an environment config. Raises UserError for a bad path or bad options."""
     cls = spec_class(env.spec)
-    spec: EnvSpec = cls(**check_options(env))
+    try:
+        spec: EnvSpec = cls(**check_options(env))
+    except (TypeError, ValueError, LookupError, OSError) as error:
+        raise UserError(f"env.options={env.options}: {cls.__name__} refused them: {_described(error)}") from error
     if not spec.name:
         spec.name = env.name
     return spec
@@ -86,39 +92,46 @@ def check_options(
 
 
 def _load_module(name: str, at: str) -> Any:
-    folder = os.getcwd()
-    added = folder not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            known = [p.stem for p in Path(folder).glob("*.py")]
-            raise UserError(
-                f"{at}: there is no module '{name}' in {folder} or installed; {nearest(name, known)}"
-            ) from None
-        raise UserError(f"{at}: importing {name} failed: {error}") from error
-    except (ImportError, SyntaxError) as error:
-        raise UserError(f"{at}: importing {name} failed: {type(error).__name__}: {error}") from error
+    except Exception as error:  # a user's module can raise anything while it is imported
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (name + ".").startswith(missing + "."):
+            known = [p.stem for p in Path.cwd().glob("*.py")]
+            hint = f"; {nearest(name, known)}" if known else ""
+            raise UserError(f"{at}: there is no module '{name}', installed or in {Path.cwd()}{hint}") from None
+        raise UserError(f"{at}: importing {name} failed: {_described(error)}") from error
 
 
 def _load_file(name: str, at: str) -> Any:
-    path = Path(name).expanduser()
+    path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise UserError(f"{at}: there is no file '{name}'")
-    module_name = path.stem
-    known = sys.modules.get(module_name)
-    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    loader = importlib.util.spec_from_file_location(module_name, path.resolve())
-    if loader is None or loader.loader is None:
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    if found is None or found.loader is None:
         raise UserError(f"{at}: {name} cannot be imported")
-    module = importlib.util.module_from_spec(loader)
-    sys.modules[module_name] = module  # so that its dataclasses and pickles find their module
+    module = importlib.util.module_from_spec(found)
+    before = sys.modules.get(path.stem)
+    sys.modules[path.stem] = module  # so that its dataclasses and pickles find their module
     try:
-        loader.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        del sys.modules[module_name]
-        raise UserError(f"{at}: importing {name} failed: {type(error).__name__}: {error}") from error
+        found.loader.exec_module(module)
+    except Exception as error:  # a user's module can raise anything while it is imported
+        del sys.modules[path.stem]
+        if before is not None:
+            sys.modules[path.stem] = before
+        raise UserError(f"{at}: importing {name} failed: {_described(error)}") from error
     return module
+
+
+def _described(error: Exception) -> str:
+    """Type, message and the line of the user's code that raised."""
+    place = ""
+    if isinstance(error, SyntaxError):
+        place = f" ({os.path.basename(error.filename or '?')}:{error.lineno})"
+    elif error.__traceback__ is not None:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({os.path.basename(last.filename)}:{last.lineno})"
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}{place}"
