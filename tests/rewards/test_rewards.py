@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import pytest
 
 from agentrl.config.schema import RewardComponentConfig, RewardConfig
 from agentrl.envs.base import Environment, EnvSpec, Episode, Outcome, Task, Verdict
+from agentrl.envs.search.spec import SearchSpec
 from agentrl.envs.search.verifier import f1
 from agentrl.errors import RunError, UserError
 from agentrl.rewards import Component, NotScored, Rewards, Scoring, build, episode_of
@@ -269,3 +271,11 @@ def test_the_self_test_finds_a_score_that_the_verifier_does_not_give() -> None:
     scorer = rewards(verifiable=RewardComponentConfig(options={"score": "f2"}))
     with pytest.raises(RunError, match="no score 'f2': did you mean 'f1'"):
         scorer.self_test(TASKS)
+
+
+@pytest.mark.parametrize("score", ["success", "em", "f1", "substring"])
+def test_the_search_verifier_passes_its_self_test_on_every_variant(score: str) -> None:
+    spec = SearchSpec()
+    scorer = rewards(spec, verifiable=RewardComponentConfig(options={"score": score}))
+    for variant in spec.variants():
+        assert scorer.self_test(list(islice(spec.tasks(variant, 0), 20))) >= 20
