@@ -81,7 +81,7 @@ class CheckpointStore:
         except BaseException as error:
             free = files.human_bytes(files.free_bytes(self.run))
             full = files.disk_full(error, self.run)
-            files.remove(temp)
+            _free(temp)
             if full or isinstance(error, OSError):
                 why = (
                     f"disk full while saving step {step}: {free} free in {self.folder}"
@@ -160,6 +160,15 @@ class CheckpointStore:
         except OSError:
             return
         files.remove(temp)
+
+
+def _free(folder: Path) -> None:
+    """Remove a failed save. Files are emptied first: a writer that failed may still hold one open, and its space."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+    files.remove(folder)
 
 
 def _sizes(folder: Path) -> dict[str, int]:

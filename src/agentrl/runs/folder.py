@@ -42,6 +42,7 @@ class Run:
         self._lock: Any = None
         self._tracker: Tracker | None = None
         self._last_step: int | None = None
+        self._stage = str(self.facts().get("stage", ""))
 
     # --- making and opening -------------------------------------------------------------------------------------
 
@@ -60,13 +61,13 @@ class Run:
         trackers.check(cfg.run.tracker)
         root = Path(cfg.run.root)
         folder = _claim(cfg.run.dir) if cfg.run.dir else _new_folder(root, stage, cfg.env.name)
-        run = cls(folder)
-        run._own()
         try:
             files.write_atomic(folder / "config.yaml", OmegaConf.to_yaml(node, resolve=True).encode())
-            run._write_facts(_first_facts(cfg, stage, command))
+            files.write_json(folder / "run.json", _finite(_first_facts(cfg, stage, command)))
         except OSError as error:
             raise files.write_failed("the run folder", error, folder) from error
+        run = cls(folder)
+        run._own()
         try:
             root.mkdir(parents=True, exist_ok=True)
             latest = root / "latest"
@@ -141,7 +142,7 @@ class Run:
                 f"step {step} was recorded after step {self._last_step}: metrics.jsonl holds one line a step"
             )
         numbers = {name: _number(name, value) for name, value in metrics.items()}
-        line = json.dumps({"step": step, "stage": self._stage(), **numbers}, ensure_ascii=False, allow_nan=False)
+        line = json.dumps({"step": step, "stage": self._stage, **numbers}, ensure_ascii=False, allow_nan=False)
         try:
             files.append_line(self.dir / "metrics.jsonl", line)
         except OSError as error:
@@ -158,8 +159,8 @@ class Run:
         except OSError as error:
             raise files.write_failed("warnings.jsonl", error, self.dir) from error
 
-    def save_trajectories(self, step: int, groups: list[Group], tag: str = "train") -> Path:
-        """Write ``trajectories/<tag>-<step>.parquet`` atomically and return its path."""
+    def save_trajectories(self, step: int, groups: list[Group], tag: str = "train") -> Path | None:
+        """Write ``trajectories/<tag>-<step>.parquet`` atomically and return its path; None when there is none."""
         return trajectories.write_trajectories(trajectories.path_of(self.dir, tag, step), groups)
 
     def rewind(self, step: int) -> None:
@@ -209,9 +210,6 @@ class Run:
             rows = [r for r in files.json_lines(path) if step is None or r.get("step", 0) <= step]
             files.write_json_lines(path, rows)
         return max((r["step"] for r in self.metrics()), default=0)
-
-    def _stage(self) -> str:
-        return str(self.facts().get("stage", ""))
 
     def _track(self, numbers: dict[str, float | int], step: int) -> None:
         if self._tracker is None:

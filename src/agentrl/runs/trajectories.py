@@ -170,12 +170,19 @@ def _record(t: Trajectory) -> dict[str, Any]:
     }
 
 
-def write_trajectories(path: Path, groups: Iterable[Group]) -> Path:
-    """Write every member of ``groups`` to ``path``, atomically. RunError when the disk is full or refuses."""
+def write_trajectories(path: Path, groups: Iterable[Group]) -> Path | None:
+    """Write every member of ``groups`` to ``path``, atomically, and return it.
+
+    Without any trajectory nothing is written (`datasets` cannot load an empty file): None. RunError when the disk is
+    full or refuses.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist([_record(t) for group in groups for t in group.trajectories], schema=schema())
+    records = [_record(t) for group in groups for t in group.trajectories]
+    if not records:
+        return None
+    table = pa.Table.from_pylist(records, schema=schema())
     temp = path.parent / f"{files.TEMP}{path.name}-{os.getpid()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
