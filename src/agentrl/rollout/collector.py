@@ -15,7 +15,7 @@ from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
 from agentrl.envs.base import Environment, EnvSpec, Outcome, Task, Transition
 from agentrl.models.template import Renderer
 from agentrl.rollout.engine import LocalEngine, Sequence_
-from agentrl.rollout.sampling import Sampling, uniforms
+from agentrl.rollout.sampling import Sampling, stream
 from agentrl.rollout.trajectory import Costs, Group, Origin, Row, StopReason, Trajectory, Turn
 
 
@@ -128,7 +128,7 @@ class Collector:
             self._close(trajectory, environment, StopReason.CONTEXT_OVERFLOW)
             return None
         key = (seed, trajectory.policy_step, task.hash, trajectory.member)
-        sequence = self.engine.start(prompt, shared=(task.hash, len(prompt)), uniforms=uniforms(limit, *key, 0))
+        sequence = self.engine.start(prompt, shared=(task.hash, len(prompt)), noise=stream(limit, *key, 0))
         return Episode(trajectory, environment, sequence, key, environment.state_key())
 
     def _action_limit(self, length: int) -> int:
@@ -199,7 +199,7 @@ class Collector:
         turn.observation = text
         row.append(ids, Origin.OBSERVATION, len(trajectory.turns) - 1)
         episode.state_key = episode.environment.state_key()
-        self.engine.resume(episode.sequence, ids, uniforms(limit, *episode.key, len(trajectory.turns)))
+        self.engine.resume(episode.sequence, ids, stream(limit, *episode.key, len(trajectory.turns)))
         return None
 
     def _close(

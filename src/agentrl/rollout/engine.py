@@ -41,7 +41,7 @@ class Sequence_:
     slot: int = -1
     length: int = 0  # tokens in the KV slot
     waiting: list[int] = field(default_factory=list)  # tokens that are not in the KV slot yet
-    uniforms: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    noise: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     action: Action | None = None  # being sampled; None between turns
     prefilled: int = 0  # tokens computed for this sequence that were not sampled by it
 
@@ -74,17 +74,18 @@ class LocalEngine:
         self.sampling = Sampling()
         self.stats = EngineStats()
 
-    def start(self, prompt: Sequence[int], shared: object, uniforms: np.ndarray) -> Sequence_:
-        """Queue a new sequence; its first action begins when a slot is free. len(uniforms) bounds the action."""
-        sequence = Sequence_(tuple(prompt), shared, waiting=list(prompt), uniforms=uniforms, action=Action())
+    def start(self, prompt: Sequence[int], shared: object, noise: np.ndarray) -> Sequence_:
+        """Queue a new sequence; its first action begins when a slot is free. len(noise) bounds the action."""
+        sequence = Sequence_(tuple(prompt), shared, waiting=list(prompt), noise=noise, action=Action())
         self.queue.append(sequence)
         return sequence
 
-    def resume(self, sequence: Sequence_, ids: Sequence[int], uniforms: np.ndarray) -> None:
+    def resume(self, sequence: Sequence_, ids: Sequence[int], noise: np.ndarray) -> None:
         """Append observation ids and begin the next action; everything before stays in the KV slot."""
         sequence.waiting.extend(ids)
-        sequence.uniforms, sequence.action = uniforms, Action()
+        sequence.noise, sequence.action = noise, Action()
 
+    @torch.inference_mode()
     def finish(self, sequence: Sequence_) -> None:
         """Free the slot. The last slot's sequence moves into the hole, so that live slots stay in front."""
         assert self.cache is not None
@@ -115,9 +116,9 @@ class LocalEngine:
         batch = self.live[:n]
         ids = torch.tensor([s.waiting[-1] if s.waiting else 0 for s in batch], device=self.device)
         lengths = torch.tensor([s.length for s in batch], device=self.device)
-        u = torch.tensor([s.uniforms[len(s.action.ids)] if s.action else 0.0 for s in batch], dtype=torch.float64)
+        noise = torch.tensor([int(s.noise[len(s.action.ids)]) if s.action else 0 for s in batch], device=self.device)
         hidden = hidden_states(self.model, ids, lengths, DecodeLayout(self.cache, lengths))
-        tokens, logprobs = draw(head_logits(self.model, hidden), self.sampling, u)
+        tokens, logprobs = draw(head_logits(self.model, hidden), self.sampling, noise)
         self.stats.decode_steps += 1
         self.stats.slot_steps += n
         self.stats.tokens_sampled += len(acting)
@@ -136,7 +137,7 @@ class LocalEngine:
             action.stop = "end_of_turn"
         elif self.stop.reached(action.ids):
             action.stop = "stop_string"
-        elif len(action.ids) == len(sequence.uniforms):
+        elif len(action.ids) == len(sequence.noise):
             action.stop = "turn_token_limit"
         return bool(action.stop)
 

@@ -25,33 +25,63 @@ class Sampling:
         return self.temperature == 0 or self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
-def uniforms(n: int, *key: object) -> np.ndarray:
-    """float64[n] in [0, 1): the random stream that belongs to a key such as (seed, step, task hash, member, turn).
+TOP = 64  # tokens that get noise of their own; the rest of the vocabulary is one more candidate
+
+
+def stream(n: int, *key: object) -> np.ndarray:
+    """int64[n]: the random stream that belongs to a key such as (seed, step, task hash, member, turn).
 
     Stateless: what a trajectory draws depends on nothing but its key and the index of the token.
     """
     digest = hashlib.sha256(repr(key).encode()).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little"))).random(n)
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    return generator.integers(-(2**63), 2**63 - 1, size=n, dtype=np.int64)
 
 
-def draw(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw one token a row by inverting the cumulative distribution.
+def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw one token a row by the Gumbel-max rule.
 
-    logits fp32 [n, V]; u float64 [n] in [0, 1). Returns token ids int64 [n] and their log-probabilities fp32 [n] under
-    the temperature-scaled, *untruncated* softmax: the distribution that the policy loss differentiates (at temperature
-    0, the unscaled one).
+    logits fp32 [n, V]; noise int64 [n] from ``stream``. Returns token ids int64 [n] and their log-probabilities fp32
+    [n] under the temperature-scaled, *untruncated* softmax: the distribution that the policy loss differentiates (at
+    temperature 0, the unscaled one).
+
+    Gumbel noise belongs to token ids, so a rounding error in the logits changes a draw only when two perturbed
+    candidates all but tie; inverting a cumulative sum over the vocabulary would change one draw in a thousand. The
+    rule is exact for any partition of the vocabulary: the ``TOP`` likeliest tokens compete with the rest as a whole,
+    and only where the rest wins, its cumulative distribution is inverted.
     """
     logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
     if sampling.temperature == 0:
         tokens = logits.argmax(dim=-1)
     else:
         probs = truncate(logprobs.exp(), sampling)
-        mass = probs.cumsum(dim=-1, dtype=torch.float64)
-        # The first token whose cumulative mass exceeds u × total: a token of probability 0 can never be chosen.
-        target = (u.to(mass.device) * mass[:, -1]).unsqueeze(1)
-        tokens = torch.searchsorted(mass, target, right=True).squeeze(1)
-        tokens = torch.where(tokens < logits.shape[-1], tokens, probs.argmax(dim=-1))
+        top, ids = probs.topk(min(TOP, probs.shape[-1]), dim=-1)
+        rest = (probs.sum(-1, keepdim=True) - top.sum(-1, keepdim=True)).clamp(min=0.0)
+        candidates = torch.cat([ids, torch.full_like(ids[:, :1], -1)], dim=1)
+        gumbel = -torch.log(-torch.log(hashed_uniforms(noise[:, None], candidates)))
+        winner = (torch.cat([top, rest], dim=1).double().log() + gumbel).argmax(dim=1, keepdim=True)
+        tokens = candidates.gather(1, winner).squeeze(1)
+        for row in torch.nonzero(tokens < 0).flatten().tolist():
+            left = probs[row].scatter(0, ids[row], 0.0).cumsum(0, dtype=torch.float64)
+            u = hashed_uniforms(noise[row : row + 1], torch.full_like(noise[:1], -2))
+            # The first token whose cumulative mass exceeds u × total: one of probability 0 can never be it.
+            token = torch.searchsorted(left, u * left[-1], right=True)
+            tokens[row] = token if left[-1] > 0 and token < len(left) else ids[row, 0]
     return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+
+
+def hashed_uniforms(key: Tensor, ids: Tensor) -> Tensor:
+    """float64 in (0, 1) for every pair of an int64 key and an int64 id (SplitMix64's finaliser; broadcasts)."""
+    x = key + ids * -7046029254386353131
+    x = (x ^ _shift(x, 30)) * -4658895280553007687
+    x = (x ^ _shift(x, 27)) * -7723592293110705685
+    x = x ^ _shift(x, 31)
+    return (_shift(x, 12).double() + 0.5) / 2**52
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def truncate(probs: Tensor, sampling: Sampling) -> Tensor:
