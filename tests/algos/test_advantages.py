@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import advantages, group, row
 
-from agentrl.algos import ESTIMATORS, check
+from agentrl.algos import ESTIMATORS
 from agentrl.algos.advantages import annotate, dr_grpo, equal, grpo, reinforce_pp_baseline, rloo, whiten
 from agentrl.algos.sampling_filter import has_spread
 from agentrl.config.schema import AlgoConfig
@@ -219,29 +219,6 @@ def test_metrics() -> None:
     assert annotate([], AlgoConfig())["group/size_mean"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("cfg", "message"),
-    [
-        (AlgoConfig(estimator="drgrpo"), "algo.estimator=drgrpo is unknown: did you mean 'dr_grpo'?"),
-        (AlgoConfig(loss="gpso"), "did you mean 'gspo'?"),
-        (AlgoConfig(aggregation="tokens_mean"), "did you mean 'token_mean'?"),
-        (AlgoConfig(kl_estimator="k4"), "algo.kl_estimator=k4"),
-        (AlgoConfig(group_size=1), "algo.group_size=1"),
-        (AlgoConfig(aggregation="constant"), "algo.aggregation_constant=None"),
-        (AlgoConfig(clip_low=-0.1), "algo.clip_low=-0.1"),
-        (AlgoConfig(dual_clip=0.5), "algo.dual_clip=0.5"),
-        (AlgoConfig(importance_cap=0.0), "algo.importance_cap=0.0"),
-        (AlgoConfig(overlong_buffer=10, overlong_limit=5), "algo.overlong_limit=5"),
-    ],
-)
-def test_settings_that_make_no_sense(cfg: AlgoConfig, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        check(cfg)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_settings_that_do() -> None:
-    check(AlgoConfig())
-    check(AlgoConfig(estimator="reinforce_pp", group_size=1))
-    with pytest.raises(UserError, match="did you mean 'grpo'"):
-        annotate([], AlgoConfig(estimator="gprpo"))
+def test_an_unknown_estimator_is_named() -> None:
+    with pytest.raises(UserError, match=r"algo.estimator=drgrpo is unknown: did you mean 'dr_grpo'\?"):
+        annotate([], AlgoConfig(estimator="drgrpo"))

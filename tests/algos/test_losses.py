@@ -63,8 +63,8 @@ def naive_loss(data: dict[str, Tensor], lengths: list[int], cfg: AlgoConfig) -> 
             if cfg.loss == "cispo":
                 objective = min(max(float(ratio), low), high) * a * logp[t]
             else:
-                clipped = ratio if low <= float(ratio) <= high else torch.tensor(min(max(float(ratio), low), high))
-                objective = ratio * a if float(ratio * a) <= float(clipped * a) else clipped * a
+                clipped = torch.clamp(ratio, low, high)
+                objective = ratio * a if (ratio * a).item() <= (clipped * a).item() else clipped * a
                 if cfg.dual_clip is not None and float(a) < 0 and float(objective) < float(cfg.dual_clip * a):
                     objective = cfg.dual_clip * a
             engine = float(data["engine_logp"][s][t])
@@ -325,6 +325,15 @@ def test_statistics_are_means_under_every_aggregation() -> None:
         assert metrics["policy/importance_mean"] == pytest.approx(1.5)
         assert metrics["policy/importance_truncated"] == pytest.approx(0.5)
         assert not any(k.startswith("_") for k in metrics)
+
+
+def test_unknown_names_give_the_nearest() -> None:
+    data = make([2, 3])
+    args = [data[k] for k in ("logp", "old_logp", "advantage")]
+    with pytest.raises(UserError, match="algo.loss=gpso is unknown: did you mean 'gspo'"):
+        policy_loss(*args, torch.full((5,), 0.2), data["seq"], AlgoConfig(loss="gpso"))
+    with pytest.raises(UserError, match="algo.kl_estimator=k4"):
+        kl(data["logp"], data["ref_logp"], "k4")
 
 
 def test_without_engine_and_reference() -> None:
