@@ -227,7 +227,7 @@ def test_loss_and_gradient_match_the_naive_reference(loss: str, aggregation: str
         exact["logp"].requires_grad_(True)
         expected = naive_loss(exact, lengths, cfg)
         expected.backward()
-        assert float(value) == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
+        assert float(value) == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
         assert torch.allclose(gradient.double(), exact["logp"].grad, rtol=1e-4, atol=1e-6)
 
 
@@ -330,9 +330,9 @@ def test_statistics_are_means_under_every_aggregation() -> None:
 def test_unknown_names_give_the_nearest() -> None:
     data = make([2, 3])
     args = [data[k] for k in ("logp", "old_logp", "advantage")]
-    with pytest.raises(UserError, match="algo.loss=gpso is unknown: did you mean 'gspo'"):
+    with pytest.raises(UserError, match=r"algo.loss=gpso is unknown: did you mean 'gspo'"):
         policy_loss(*args, torch.full((5,), 0.2), data["seq"], AlgoConfig(loss="gpso"))
-    with pytest.raises(UserError, match="algo.kl_estimator=k4"):
+    with pytest.raises(UserError, match=r"algo.kl_estimator=k4"):
         kl(data["logp"], data["ref_logp"], "k4")
 
 
