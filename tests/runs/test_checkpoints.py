@@ -197,4 +197,8 @@ def test_newest_looks_for_stage_environment_and_model(config: Config, tmp_path: 
     assert newest("outputs", "train", "search", "smollm2-135m") is None
     assert newest("nowhere", "train", "search", "smollm2-135m") is None
     marker = read_marker(new.checkpoints.path(1))
-    assert marker is not None and set(marker["files"]) == {"model.bin", "trainer/state.bin"} and MARKER not in marker["files"]
+    assert (
+        marker is not None
+        and set(marker["files"]) == {"model.bin", "trainer/state.bin"}
+        and MARKER not in marker["files"]
+    )

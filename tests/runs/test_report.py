@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+
+from agentrl.envs.base import Task
+from agentrl.errors import UserError
+from agentrl.rollout.trajectory import Group
+from agentrl.runs import ledger, report
+from agentrl.runs.folder import Run
+from agentrl.runs.plots import series
+
+from .conftest import make_trajectory
+
+
+class Balanced(HTMLParser):
+    """Fails unless every tag is closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in ("meta", "img", "hr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_report_is_one_page_without_outside_assets(run: Run, groups: list[Group]) -> None:
+    for step in range(1, 4):
+        run.record(
+            step, {"reward/mean": step / 3, "policy/entropy": None, "loss/policy": 0.1, "cost/tokens_sampled": 5}
+        )
+    run.warn(2, "entropy", "fell below 0.1 <b>")
+    run.save_trajectories(3, groups)
+    panel = {
+        "variant": "train",
+        "split": "train",
+        "n": 8,
+        "success": {"mean": 0.5, "low": 0.2, "high": 0.8},
+        "turns": 2,
+    }
+    (run.dir / "eval.json").write_text(json.dumps({"panels": [panel]}))
+    run.finish()
+    path = report.write(run.dir)
+    page = path.read_text()
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert (run.dir / "plots" / "training.png").read_bytes()[:4] == b"\x89PNG"
+    assert not re.search(r"https?://|<script|<link", page)
+    assert "fell below 0.1 &lt;b&gt;" in page and "0.2 – 0.8" in page
+    assert '<span class="sampled">&lt;search&gt;é🙂&lt;/search&gt;</span>' in page
+    assert "search server down" in page
+    assert re.search(r"cost/tokens_sampled</td><td class=\"n\">15<", page)
+
+
+def test_text_from_outside_cannot_become_markup(run: Run, encode: Callable[[str], list[int]]) -> None:
+    evil = "<script>alert(1)</script>\x1b[2J"
+    task = Task(evil, evil, {}, "train", "train")
+    run.save_trajectories(1, [Group(task, [make_trajectory(task, 0, 1, encode, parts=(evil, evil, evil))])])
+    (run.dir / "eval.json").write_text('{"panels": [{"variant": "<script>"}]}')
+    page = report.write(run.dir).read_text()
+    assert "<script" not in page and "\x1b" not in page and "&lt;script&gt;" in page
+
+
+def test_a_run_that_has_just_begun_or_was_killed_has_a_report(run: Run) -> None:
+    assert "running" in report.write(run.dir).read_text()
+    with pytest.raises(UserError, match="no run"):
+        report.write(run.dir / "checkpoints")
+
+
+def test_series_leaves_out_missing_values() -> None:
+    metrics = [{"step": 1, "a/x": 1.0}, {"step": 2, "a/x": None, "a/y": 3}, {"step": 3, "a/x": 2}]
+    assert series(metrics, ["a/*"]) == {"a/x": ([1, 3], [1.0, 2.0]), "a/y": ([2], [3.0])}
+
+
+def test_ledger_counts_tokens_operations_and_seconds(groups: list[Group]) -> None:
+    book = ledger.Ledger(parameters=10)
+    book.rollout(groups)
+    book.trained(100)
+    book.scored(7)
+    with book.time("rollout"):
+        pass
+    first = book.step()
+    costs = [t.costs for g in groups for t in g.trajectories]
+    sampled, prefilled = sum(c.tokens_sampled for c in costs), sum(c.tokens_prefilled for c in costs)
+    assert first["cost/tokens_sampled"] == sampled and first["cost/tool_calls"] == 6
+    assert first["cost/flops_sampling"] == 2 * 10 * (sampled + prefilled)
+    assert first["cost/flops_training"] == 10 * (6 * 100 + 2 * 7)
+    assert 0 <= first["time/rollout_s"] <= first["time/step_s"]
+    second = book.step()
+    assert second["cost/tokens_sampled"] == 0 and "time/rollout_s" not in second
+    assert ledger.totals([first, {**second, "reward/mean": 1}])["cost/tokens_trained"] == 100
