@@ -76,7 +76,7 @@ class HttpRetriever:
                     if len(chunks) > MAX_BYTES:
                         raise RetrievalError("bad_response", f"{self.url}: more than {MAX_BYTES >> 20} MiB")
                 if response.status_code != 200:
-                    detail = chunks[:200].decode(errors="replace")
+                    detail = " ".join(chunks[:1000].decode(errors="replace").split())[:200]
                     raise RetrievalError("bad_response", f"{self.url}: HTTP {response.status_code}: {detail}")
                 return bytes(chunks)
         except httpx.TimeoutException:

@@ -141,7 +141,7 @@ class QADataset:
             self._refuse_leaks(variant, tasks)
         # Sorting by a seeded hash is the same order on every machine, and of the same tasks in whatever files.
         order = sorted(tasks, key=lambda task: hashlib.sha256(f"{seed}:{task.hash}".encode()).digest())
-        yield from order[start:]
+        return iter(order[start:])
 
     def passages(self) -> Passages | None:
         """The corpus; None when it is a remote server's."""
