@@ -61,11 +61,11 @@ def naive_loss(data: dict[str, Tensor], lengths: list[int], cfg: AlgoConfig) -> 
             # GSPO for advantages that are equal in a sequence: the sequence objective itself, once per token.
             ratio = sequence_ratio if cfg.loss == "gspo" else torch.exp(logp[t] - old[t])
             if cfg.loss == "cispo":
-                objective = min(max(float(ratio), low), high) * a * logp[t]
+                objective = min(max(ratio.item(), low), high) * a * logp[t]
             else:
                 clipped = torch.clamp(ratio, low, high)
                 objective = ratio * a if (ratio * a).item() <= (clipped * a).item() else clipped * a
-                if cfg.dual_clip is not None and float(a) < 0 and float(objective) < float(cfg.dual_clip * a):
+                if cfg.dual_clip is not None and float(a) < 0 and objective.item() < float(cfg.dual_clip * a):
                     objective = cfg.dual_clip * a
             engine = float(data["engine_logp"][s][t])
             if cfg.importance_cap is not None and not math.isnan(engine):
