@@ -22,9 +22,9 @@ def prompt(question: str, max_searches: int) -> str:
     if not question.endswith(("?", ".", "!", "？", "。")):
         question += "?"
     return (
-        "Answer the question with a search tool. Each time, first reason in <think> </think>, then either look something "
-        "up with <search> query </search>, which shows you passages in <information> </information>, or give only the "
-        f"short answer in <answer> </answer>. At most {max_searches} searches.\nQuestion: {question}\n"
+        "Answer the question with a search tool. Each time, first reason in <think> </think>, then either look "
+        "something up with <search> query </search>, which shows you passages in <information> </information>, or give "
+        f"only the short answer in <answer> </answer>. At most {max_searches} searches.\nQuestion: {question}\n"
     )
 
 

@@ -98,7 +98,7 @@ def well_formed(action: str) -> bool:
 
 
 def neutralise(text: str) -> str:
-    """Text from outside with whatever looks like a protocol tag in square brackets: it can neither open nor close one."""
+    """Text from outside, with whatever looks like a protocol tag in square brackets: it cannot act as one."""
     return _LOOKS_LIKE_TAG.sub(lambda m: f"[{m.group(1)}]", text)
 
 

@@ -73,8 +73,8 @@ def format_score(episode: Episode) -> float:
     """The share of actions in the required form, in [0, 1], without looking at correctness.
 
     The form of an action: one non-empty ``<think>`` element, then one non-empty ``<search>`` or ``<answer>``, white
-    space around them and nothing else. An episode without an answer counts one more action that was not in form; no action
-    at all scores 0.
+    space around them and nothing else. An episode without an answer counts one more action that was not in form; no
+    action at all scores 0.
     """
     if not episode.actions:
         return 0.0

@@ -152,7 +152,7 @@ def stream(
     lengths, weights = list(mix), list(mix.values())
     while True:
         length = rng.choices(lengths, weights)[0]
-        chain = next(queues[length], None)
-        if chain is None:
+        following = next(queues[length], None)
+        if following is None:
             return
-        yield chain
+        yield following

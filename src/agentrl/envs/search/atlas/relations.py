@@ -2,8 +2,8 @@
 
 A relation leads from a subject type to an object: another entity type, or a literal kind. Wordings in ``questions`` and
 ``phrases`` are used for training; those in ``other_questions`` and ``other_phrases`` appear only in the ``paraphrased``
-variant. Placeholders: ``{S}``/``{s}`` the subject (name or pronoun, sentence start or not), ``{P}``/``{p}`` its possessive,
-``{o}`` the object, ``{x}`` the subject as a question refers to it.
+variant. Placeholders: ``{S}``/``{s}`` the subject (name or pronoun, sentence start or not), ``{P}``/``{p}`` its
+possessive, ``{o}`` the object, ``{x}`` the subject as a question refers to it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ LITERALS: dict[str, tuple[str, ...]] = {
         "harp", "flute", "violin", "drum", "lute", "organ", "trumpet", "cello", "horn", "piano", "banjo",
     ),
     "craft": (
-        "bells", "lace", "cheese", "pottery", "candles", "boots", "honey", "rope", "baskets", "knives", "carpets", "soap",
+        "bells", "lace", "cheese", "pottery", "candles", "boots", "honey", "rope", "baskets", "knives", "carpets",
+        "soap",
     ),
     "fish": ("trout", "salmon", "pike", "eel", "perch", "carp", "sturgeon", "bream"),
     "good": ("salt", "wool", "timber", "tin", "wheat", "wine", "coal", "cotton", "amber", "tea", "sugar", "barley"),
