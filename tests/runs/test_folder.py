@@ -56,7 +56,7 @@ def test_run_dir_is_refused_when_something_is_in_it(config: Config, tmp_path: Pa
     other.mkdir()
     (other / "notes.txt").write_text("keep me")
     config.run.dir = str(other)
-    with pytest.raises(UserError, match="not empty.*new run.dir"):
+    with pytest.raises(UserError, match=r"not empty.*new run\.dir"):
         Run.create(config, "train", [])
     config.run.dir = str(other / "notes.txt")
     with pytest.raises(UserError, match="is a file"):
@@ -189,9 +189,24 @@ def test_a_full_disk_leaves_the_metrics_whole(config: Config) -> None:
     size = (run.dir / "metrics.jsonl").stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
-        with pytest.raises(RunError, match="disk full while writing metrics.jsonl"):
+        with pytest.raises(RunError, match=r"disk full while writing metrics\.jsonl"):
             run.record(2, {"x": 2})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     run.record(2, {"x": 2})
     assert [r["step"] for r in run.metrics()] == [1, 2]
+
+
+def test_a_full_disk_at_the_end_does_not_hide_why_the_run_failed(config: Config) -> None:
+    import resource
+
+    run = Run.create(config, "train", [])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+        run.finish("failed")
+        with pytest.raises(RunError, match=r"disk full while writing run\.json"):
+            run.finish("finished")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run.facts()["status"] == "running" and not list(run.dir.glob(".tmp*"))

@@ -42,7 +42,7 @@ def test_filters(run: Run, groups: list[Group]) -> None:
     assert "3 of 3" in shown(run, min_reward=0.5) and "5 of 5" in shown(run, max_reward=0.5)
     assert "1 of 1" in shown(run, stop="error")
     assert "3 of 3" in shown(run, task="atlas/1")
-    assert "2 of 2" in shown(run, id="atlas/0/3/1")
+    assert "2 of 2" in shown(run, id="atlas/0/3/1") and "6 of 6" in shown(run, id="atlas/0")
     assert "2 of 9" in shown(run, limit=2)
     assert "no trajectory" in shown(run, min_reward=2)
 

@@ -46,7 +46,8 @@ def test_report_is_one_page_without_outside_assets(run: Run, groups: list[Group]
         "success": {"mean": 0.5, "low": 0.2, "high": 0.8},
         "turns": 2,
     }
-    (run.dir / "eval.json").write_text(json.dumps({"panels": [panel]}))
+    policies = [{"name": "base", "panels": [panel]}, {"name": "RL", "panels": [panel]}]
+    (run.dir / "eval.json").write_text(json.dumps({"panels": [panel], "policies": policies}))
     run.finish()
     path = report.write(run.dir)
     page = path.read_text()
@@ -55,7 +56,7 @@ def test_report_is_one_page_without_outside_assets(run: Run, groups: list[Group]
     assert parser.open == []
     assert (run.dir / "plots" / "training.png").read_bytes()[:4] == b"\x89PNG"
     assert not re.search(r"https?://|<script|<link", page)
-    assert "fell below 0.1 &lt;b&gt;" in page and "0.2 – 0.8" in page
+    assert "fell below 0.1 &lt;b&gt;" in page and page.count("0.2 – 0.8") == 2
     assert '<span class="sampled">&lt;search&gt;é🙂&lt;/search&gt;</span>' in page
     assert "search server down" in page
     assert re.search(r"cost/tokens_sampled</td><td class=\"n\">15<", page)
@@ -81,20 +82,9 @@ def test_series_leaves_out_missing_values() -> None:
     assert series(metrics, ["a/*"]) == {"a/x": ([1, 3], [1.0, 2.0]), "a/y": ([2], [3.0])}
 
 
-def test_ledger_counts_tokens_operations_and_seconds(groups: list[Group]) -> None:
-    book = ledger.Ledger(parameters=10)
-    book.rollout(groups)
-    book.trained(100)
-    book.scored(7)
-    with book.time("rollout"):
-        pass
-    first = book.step()
-    costs = [t.costs for g in groups for t in g.trajectories]
-    sampled, prefilled = sum(c.tokens_sampled for c in costs), sum(c.tokens_prefilled for c in costs)
-    assert first["cost/tokens_sampled"] == sampled and first["cost/tool_calls"] == 6
-    assert first["cost/flops_sampling"] == 2 * 10 * (sampled + prefilled)
-    assert first["cost/flops_training"] == 10 * (6 * 100 + 2 * 7)
-    assert 0 <= first["time/rollout_s"] <= first["time/step_s"]
-    second = book.step()
-    assert second["cost/tokens_sampled"] == 0 and "time/rollout_s" not in second
-    assert ledger.totals([first, {**second, "reward/mean": 1}])["cost/tokens_trained"] == 100
+def test_costs_of_a_step_and_of_a_run() -> None:
+    metrics = {"cost/tokens_sampled": 30, "cost/tokens_prefilled": 20, "train/tokens": 100, "tools/calls": 2}
+    assert ledger.operations(metrics, 10) == {"cost/flops_sampling": 1000, "cost/flops_training": 6000}
+    assert ledger.operations({}, 10) == {"cost/flops_sampling": 0, "cost/flops_training": 0}
+    lines = [{**metrics, "time/step_s": 1.5, "reward/mean": 1}, {**metrics, "time/step_s": None}]
+    assert ledger.totals(lines) == {**{k: 2 * v for k, v in metrics.items()}, "time/step_s": 1.5}

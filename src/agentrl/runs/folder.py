@@ -124,7 +124,10 @@ class Run:
         self._write_facts({**self.facts(), **facts})
 
     def _write_facts(self, facts: Mapping[str, Any]) -> None:
-        files.write_json(self.dir / "run.json", _finite(dict(facts)))
+        try:
+            files.write_json(self.dir / "run.json", _finite(dict(facts)))
+        except OSError as error:
+            raise files.write_failed("run.json", error, self.dir) from error
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -189,7 +192,11 @@ class Run:
         if self._tracker is not None:
             self._tracker.finish()
             self._tracker = None
-        self.update(status=status, finished=_now(), costs=ledger.totals(self.metrics()))
+        try:
+            self.update(status=status, finished=_now(), costs=ledger.totals(self.metrics()))
+        except RunError:
+            if status == "finished":  # otherwise the reason of the failure is on its way up and must not be hidden
+                raise
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -208,7 +215,10 @@ class Run:
             if not path.is_file():
                 continue
             rows = [r for r in files.json_lines(path) if step is None or r.get("step", 0) <= step]
-            files.write_json_lines(path, rows)
+            try:
+                files.write_json_lines(path, rows)
+            except OSError as error:
+                raise files.write_failed(path.name, error, self.dir) from error
         return max((r["step"] for r in self.metrics()), default=0)
 
     def _track(self, numbers: dict[str, float | int], step: int) -> None:

@@ -62,9 +62,9 @@ def main(
 ) -> None:
     """Print the trajectories of ``run`` (a path, ``latest`` or the end of a run's path) that fit every filter given.
 
-    ``limit`` rows in the table, newest step first; the whole text of the first ``show``. ``tokens`` marks where tokens
-    begin, ``values`` lists log-probability and advantage of every sampled token. UserError for a run, filter value or
-    step that does not exist.
+    ``task`` and ``id`` fit when they are a part of the task's or trajectory's id. The table has at most ``limit`` rows,
+    newest step first; the first ``show`` are printed whole. ``tokens`` marks where tokens begin, ``values`` lists
+    log-probability and advantage of every sampled token. UserError for a run, filter value or step that does not exist.
     """
     out = console or Console()
     folder = resolve_run(run, root)
@@ -82,8 +82,8 @@ def main(
             and (min_reward is None or (reward is not None and reward >= min_reward))
             and (max_reward is None or (reward is not None and reward <= max_reward))
             and stop in (None, record["stop_reason"])
-            and task in (None, record["task_id"])
-            and id in (None, record["id"])
+            and (task is None or task in record["task_id"])
+            and (id is None or id in record["id"])
         )
 
     total = 0

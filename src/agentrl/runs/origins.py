@@ -98,7 +98,7 @@ def last_ids(record: dict[str, Any]) -> list[int]:
 def find_decoder(run: Run, record: dict[str, Any]) -> Decode | None:
     """The ``decode`` of the tokenizer that wrote ``record``, or None when none of the run's tokenizers gives its text.
 
-    Tried in order: the run's newest checkpoint, what the run started from, the configured model.
+    Tried in order: the run's newest checkpoint, what the run started from or evaluated, the configured model.
     """
     ids = last_ids(record)
     for folder in _tokenizer_folders(run):
@@ -130,9 +130,10 @@ def _tokenizer_folders(run: Run) -> Iterator[Path]:
     checkpoint = CheckpointStore(run.dir).last()
     if checkpoint is not None:
         yield checkpoint
-    start = run.facts().get("starts_from")
-    if isinstance(start, str) and Path(start).is_dir():
-        yield Path(start)
+    facts = run.facts()
+    for start in (facts.get("starts_from"), *(facts.get("checkpoints") or [])):  # the latter: policies of an evaluation
+        if isinstance(start, str) and Path(start).is_dir():
+            yield Path(start)
     cfg = run.config()
     for path in (cfg.model.init, cfg.model.path):
         if path and Path(path).is_dir():

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 # (title, patterns of metric names). A panel is drawn when one of its metrics was recorded.
 PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Reward", ("reward/mean", "reward/*/mean")),
-    ("Success", ("success", "success/*", "*/success", "*/success/mean", "eval/*/success")),
-    ("Loss", ("loss/*", "sft/loss", "sft/heldout_loss")),
+    ("Success", ("success/mean", "eval/success*")),
+    ("Loss", ("loss/*",)),
     ("Entropy", ("policy/entropy",)),
-    ("KL", ("policy/*kl", "policy/kl*", "loss/kl")),
-    ("Clipped share", ("policy/clip*", "*/clip_fraction")),
-    ("Gradient norm", ("*grad_norm",)),
-    ("Sampled tokens and lengths", ("rollout/*tokens*", "rollout/*length*")),
+    ("KL", ("policy/*kl",)),
+    ("Clipped share", ("policy/clip_*",)),
+    ("Gradient norm", ("policy/grad_norm",)),
+    ("Tokens per trajectory", ("rollout/row_tokens", "rollout/sampled_tokens")),
     ("Turns", ("rollout/turns",)),
-    ("Tool calls and errors", ("tools/*",)),
+    ("Tool calls and errors", ("tools/calls", "tools/errors")),
+    ("Actions that went wrong", ("rollout/*_actions",)),
     ("Groups without spread", ("group/zero_spread",)),
-    ("Tokens per second", ("*tokens_per_s", "*tokens_s")),
+    ("Tokens per second", ("rollout/tokens_per_s",)),
     ("Seconds", ("time/*_s",)),
 )
 

@@ -117,10 +117,10 @@ def _warnings(warnings: Sequence[Mapping[str, Any]]) -> str:
     return f'<ul class="warn">{body}</ul>'
 
 
-def _image(image: bytes | None) -> str:
+def _image(image: bytes | None, words: str = "training curves") -> str:
     if image is None:
         return ""
-    return f'<img alt="training curves" src="data:image/png;base64,{base64.b64encode(image).decode()}">'
+    return f'<img alt="{_e(words)}" src="data:image/png;base64,{base64.b64encode(image).decode()}">'
 
 
 def _last(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -150,13 +150,14 @@ def _stop_reasons(run_dir: Path) -> str:
 
 def _evaluation(path: Path) -> str:
     try:
-        panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
+        result = json.loads(path.read_text(encoding="utf-8"))
+        policies = result.get("policies") or [{"name": "–", "panels": result["panels"]}]
         header = ("policy", "variant", "split", "n", "success", "95 % interval", "turns", "tool calls")
         rows = []
-        for panel in panels:
+        for name, panel in ((policy["name"], panel) for policy in policies for panel in policy["panels"]):
             success = panel["success"]
             interval = f"{_number(success.get('low'))} – {_number(success.get('high'))}"
-            cells = (panel.get("policy", "–"), panel["variant"], panel["split"], panel["n"], _number(success["mean"]))
+            cells = (name, panel["variant"], panel["split"], panel["n"], _number(success["mean"]))
             rows.append((*cells, interval, _number(panel.get("turns")), _number(panel.get("tool_calls"))))
     except FileNotFoundError:
         return ""
@@ -164,7 +165,9 @@ def _evaluation(path: Path) -> str:
         return f'<p class="warn">eval.json is not readable: {_e(error)}</p>'
     head = "".join(f"<th>{_e(h)}</th>" for h in header)
     body = "".join("<tr>" + "".join(f"<td>{_e(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f'<table><tr>{head}</tr>{body}</table><p><a href="eval.json">eval.json</a></p>'
+    plot = path.parent / "plots" / "eval.png"
+    image = _image(plot.read_bytes() if plot.is_file() else None, "success by variant")
+    return f'<table><tr>{head}</tr>{body}</table>{image}<p><a href="eval.json">eval.json</a></p>'
 
 
 def _examples(run: Run) -> str:
