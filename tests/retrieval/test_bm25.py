@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import subprocess
+import sys
 import threading
 import unicodedata
 
@@ -11,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.errors import UserError
+from agentrl.errors import RunError, UserError
 from agentrl.retrieval import Hit, build
 from agentrl.retrieval.bm25 import BM25, words
 from agentrl.retrieval.passages import FilePassages, ListPassages
@@ -171,10 +175,30 @@ def test_a_build_that_dies_leaves_nothing_behind(corpus, tmp_path, monkeypatch):
         (folder / "half").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bm25, "_save", die)
-    with pytest.raises(KeyboardInterrupt):
-        BM25(FilePassages(corpus), cache=tmp_path / "cache")
-    assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
+    def fill_disk(index, folder):
+        (folder / "half").touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for failure, raised in ((die, KeyboardInterrupt), (fill_disk, RunError)):
+        monkeypatch.setattr(bm25, "_save", failure)
+        with pytest.raises(raised):
+            BM25(FilePassages(corpus), cache=tmp_path / "cache")
+        assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
+
+
+def test_processes_share_one_build(corpus, tmp_path):
+    code = (
+        "import sys, pathlib\nfrom agentrl.retrieval import bm25\nfrom agentrl.retrieval.passages import FilePassages\n"
+        "real = bm25._build\n"
+        "def build(*a):\n    print('built')\n    return real(*a)\n"
+        "bm25._build = build\n"
+        "print(bm25.BM25(FilePassages(sys.argv[1]), cache=pathlib.Path(sys.argv[2])).search(['42'], 1)[0][0].id)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(corpus), str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
+    outputs = [p.communicate()[0].split() for p in processes]
+    assert sorted(outputs) == [["42"], ["42"], ["built", "42"]]
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(corpus, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock
+from agentrl.errors import RunError
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
@@ -32,14 +33,14 @@ def cached(cache: Path, key: str, build: Callable[[Path], None], load: Callable[
     folder = cache / key
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(cache / f"{key}.lock")
-        lock.acquire()
+        lock = (cache / f"{key}.lock").open("w")
     except OSError as error:
         warnings.warn(f"cache {cache} cannot be written ({error.strerror}): building for this run only", stacklevel=2)
         with tempfile.TemporaryDirectory() as temporary:  # mapped files stay readable after their names are gone
             build(Path(temporary))
             return load(Path(temporary))
-    try:
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed, also by the end of the process
         if folder.exists():
             try:
                 _check(folder)
@@ -47,18 +48,19 @@ def cached(cache: Path, key: str, build: Callable[[Path], None], load: Callable[
             except Exception as error:  # whatever a damaged file makes its reader raise
                 warnings.warn(f"cache {folder} is damaged ({error}): building it again", stacklevel=2)
                 shutil.rmtree(folder)
-        temporary_folder = Path(tempfile.mkdtemp(prefix=f"{key}-", suffix=".tmp", dir=cache))
+        fresh = Path(tempfile.mkdtemp(prefix=f"{key}-", suffix=".tmp", dir=cache))
         try:
-            build(temporary_folder)
-            sums = {path.name: _sum(path) for path in sorted(temporary_folder.iterdir())}
-            (temporary_folder / MANIFEST).write_text(json.dumps(sums))
-            os.replace(temporary_folder, folder)
+            build(fresh)
+            sums = {path.name: _sum(path) for path in sorted(fresh.iterdir())}
+            (fresh / MANIFEST).write_text(json.dumps(sums))
+            os.replace(fresh, folder)
+        except OSError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise RunError(f"cache {cache}: {error.strerror or error}; AGENTRL_CACHE names another folder") from error
         except BaseException:
-            shutil.rmtree(temporary_folder, ignore_errors=True)
+            shutil.rmtree(fresh, ignore_errors=True)
             raise
         return load(folder)
-    finally:
-        lock.release()
 
 
 def _sum(path: Path) -> list[int]:
