@@ -2,8 +2,8 @@
 
 Nothing is downloaded: tokenizers are trained in-process on a page of text, weights are random (seeded), and the chat
 templates are written here in the style of each family, with the behaviour that matters: a default system text
-(smollm-like, qwen2), stripping (llama3, gemma), dropping earlier thinking (qwen3), no system role (gemma2), a system text
-folded by the template (gemma3), no newline between turns and pad == eos (mistral), pad == eos (smollm-like).
+(smollm-like, qwen2), stripping (llama3, gemma), dropping earlier thinking (qwen3), no system role (gemma2), a system
+text folded by the template (gemma3), no newline between turns and pad == eos (mistral), pad == eos (smollm-like).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ TOKENIZERS = (*FAMILIES, "unigram")
 
 CHATML = (
     "{%- for m in messages -%}"
-    "{%- if loop.first and m.role != 'system' -%}{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{%- endif -%}"
+    "{%- if loop.first and m.role != 'system' -%}"
+    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{%- endif -%}"
     "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
@@ -58,13 +59,15 @@ QWEN3 = (
     "{{ '<|im_start|>' + m.role + '\n' + text + '<|im_end|>\n' }}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}"
-    "{%- if enable_thinking is defined and not enable_thinking -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}{%- endif -%}"
+    "{%- if enable_thinking is defined and not enable_thinking -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}"
+    "{%- endif -%}"
 )
 GEMMA2 = (
     "{{ bos_token }}{%- if messages[0].role == 'system' -%}{{ raise_exception('no system role here') }}{%- endif -%}"
     "{%- for m in messages -%}"
     "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('roles must alternate') }}{%- endif -%}"
-    "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + (m.content | trim) + '<end_of_turn>\n' }}"
+    "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' "
+    " + (m.content | trim) + '<end_of_turn>\n' }}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}"
 )

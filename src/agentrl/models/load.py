@@ -59,7 +59,7 @@ def _resolve_path(path: str) -> str:
     folder = Path(path).expanduser()
     if folder.is_dir():
         _require_model_folder(folder, f"model.path={path}")
-        return str(folder)
+        return str(folder.resolve())
     if folder.exists():
         raise UserError(f"model.path={path}: is a file; give the Hugging Face model folder")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path) and not path.startswith("."):
@@ -145,7 +145,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    with quiet():
+    with _quiet_if_local(path):
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(path))
         except (OSError, ValueError) as error:
@@ -178,7 +178,7 @@ def load_model(path: str | Path, dtype: torch.dtype, lora: LoraConfig | None = N
     saved = Path(path) / ADAPTER
     adapter = saved if use_lora and (saved / "adapter_config.json").is_file() else None
     source = _adapter_base(adapter) if adapter else str(path)
-    with quiet():
+    with _quiet_if_local(source):
         try:
             model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, low_cpu_mem_usage=True)
         except (OSError, ValueError) as error:
@@ -215,7 +215,7 @@ def _with_lora(model: Any, lora: LoraConfig, adapter: Path | None, source: str) 
     settings = PeftLora(
         task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets
     )
-    model.name_or_path = source
+    model.name_or_path = str(Path(source).resolve()) if Path(source).is_dir() else source  # goes into adapter/
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # new adapters are the same for every run of the same base
@@ -259,7 +259,7 @@ def _merged_state(base: Any) -> dict[str, torch.Tensor]:
     from peft.tuners.lora import LoraLayer
 
     state: dict[str, torch.Tensor] = {}
-    layers = {name: module for name, module in base.named_modules() if isinstance(module, LoraLayer)}
+    layers: dict[str, Any] = {name: module for name, module in base.named_modules() if isinstance(module, LoraLayer)}
     for key, value in base.state_dict().items():
         owner = next((name for name in layers if key.startswith(name + ".")), None)
         if owner is None:
@@ -270,7 +270,7 @@ def _merged_state(base: Any) -> dict[str, torch.Tensor]:
             if key.endswith(".weight"):
                 with torch.no_grad():
                     for adapter in layer.active_adapters:
-                        value = value + layer.get_delta_weight(adapter).to(value.dtype)
+                        value = (value.float() + layer.get_delta_weight(adapter).float()).to(value.dtype)
             state[plain] = value
     return state
 
@@ -289,7 +289,7 @@ def plain_generation_config(model: Any) -> GenerationConfig:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars of transformers inside (they would cut through a run's own progress line)."""
+    """No progress bars or warnings of transformers inside (they would cut through a run's own progress line)."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -302,6 +302,10 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
+
+
+def _quiet_if_local(path: str | Path) -> contextlib.AbstractContextManager[None]:
+    return quiet() if Path(path).is_dir() else contextlib.nullcontext()  # a download shows its progress
 
 
 def _one_line(error: Exception) -> str:

@@ -60,9 +60,9 @@ def _convert(gguf: Path, folder: Path) -> None:
     for mark in ("quantization_config", "_pre_quantization_dtype"):
         if hasattr(model.config, mark):
             delattr(model.config, mark)
-    model.is_quantized = False
-    model.hf_quantizer = None
+    vars(model).update(is_quantized=False, hf_quantizer=None)
     model.config.name_or_path = HUB_ID
     model.generation_config = plain_generation_config(model)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

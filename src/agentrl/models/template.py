@@ -5,8 +5,8 @@ that the template puts between an assistant message and the next one, found by r
 words and reading what stands around them. So whatever a template does to whole conversations (adding a system
 text, stripping, dropping earlier thinking), the ids already in a row stay as they are.
 
-Text that does not come from the policy (observations, message contents) never becomes a control token: it is encoded
-by a copy of the tokenizer that does not know them.
+Text never becomes a control token, wherever it comes from: it is encoded by copies of the tokenizer that do not know
+them. Only the template's own markup and the policy's sampling put such tokens into a row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from agentrl.envs.base import Message, Observation
@@ -28,7 +28,7 @@ END_MARKS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|end_of_turn|>",
     "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>",
 )  # fmt: skip
-"""Tokens that end a message in the known families, where the tokenizer has them as special tokens."""
+"""Tokens that end a message in the known families, where the tokenizer has them as added tokens."""
 
 _WORDS = ("Sentinelalpha", "Sentinelbeta", "Sentinelgamma")
 
@@ -43,24 +43,29 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
-        control = _control_tokens(tokenizer, spec)
-        special = {t["content"] for t in spec["added_tokens"] if t["special"]}
+        # whitespace among the added tokens (Gemma has runs of newlines) is ordinary text
+        added = {t["content"] for t in spec["added_tokens"] if t["special"] or not t["content"].isspace()}
+        control = {t["content"] for t in spec["added_tokens"] if t["special"]} | (added & set(END_MARKS))
         copies: dict[str, Tokenizer] = {}
         self._whole = _copy(spec, set(), False, copies)  # as the tokenizer encodes a rendered conversation
         self._markup = _copy(spec, set(), True, copies)  # the template's own text inside a conversation
-        self._plain = _copy(spec, special, True, copies)  # the policy's text written by an expert
-        self._foreign = _copy(spec, control, True, copies)  # text from outside
-        unknown = tokenizer.unk_token_id
-        ids = {content: tokenizer.convert_tokens_to_ids(content) for content in control}
-        self._control_ids = frozenset(i for i in ids.values() if i != unknown)
-        self._special_ids = frozenset(ids[content] for content in special & control if ids[content] != unknown)
+        self._plain = _copy(spec, control, True, copies)  # what people wrote for the policy
+        self._foreign = _copy(spec, added, True, copies)  # what tools returned
+        vocabulary = tokenizer.get_vocab()
+        ids = {content: vocabulary[content] for content in added if content in vocabulary}
+        # a token that the model itself writes for unknown characters may come out of plain text, and means nothing
+        unknown = vocabulary.get(_unknown_token(spec) or "")
+        self._control = frozenset(ids[content] for content in control if content in ids)
+        self._not_plain = self._control - {unknown}
+        self._not_foreign = frozenset(ids.values()) - {unknown}
+        self._template = _dateless(tokenizer.chat_template)
         self._bytes = TokenBytes(tokenizer, spec)
         self._folds_system = self._must_fold_system()
         self._strips = self._template_strips()
-        self.end_of_turn_id, between, tail = self._find_delta()
+        self.end_of_turn_id, between, tail = self._find_delta(ids)
         self._before_user, self._after_user = between, tail
-        marks = {tokenizer.convert_tokens_to_ids(m) for m in END_MARKS if m in control}
-        self.end_ids: frozenset[int] = frozenset(marks | {tokenizer.eos_token_id, self.end_of_turn_id})
+        marks = {ids[mark] for mark in END_MARKS if mark in ids}
+        self.end_ids: frozenset[int] = frozenset(marks | {int(tokenizer.eos_token_id), self.end_of_turn_id})
 
     # conversations
 
@@ -82,7 +87,7 @@ class Renderer:
         pieces = re.split("(" + "|".join(words) + ")", bare)
         ids = self._encode(self._whole, pieces[0])
         for piece in pieces[1:]:
-            ids += self._outside(contents[piece]) if piece in contents else self._encode(self._markup, piece)
+            ids += self.encode(contents[piece]) if piece in contents else self._encode(self._markup, piece)
         return ids
 
     def observation(self, obs: Observation, ended_turn: bool, max_tokens: int) -> tuple[list[int], str]:
@@ -102,9 +107,10 @@ class Renderer:
     def encode(self, text: str) -> list[int]:
         """`text` as the policy could have written it: no special tokens, added or honoured.
 
-        Non-special vocabulary such as Qwen3's ``<think>`` is used as the model would use it.
+        Non-special added vocabulary such as Qwen3's ``<think>`` is used as the model would use it; in observations
+        it is spelled out like everything else.
         """
-        return self._checked(self._encode(self._plain, text), text, self._plain, self._special_ids)
+        return self._checked(self._encode(self._plain, text), text, self._plain, self._not_plain)
 
     # text
 
@@ -126,11 +132,16 @@ class Renderer:
     # encoding
 
     @staticmethod
-    def _encode(backend: Tokenizer, text: str) -> list[int]:
-        return list(backend.encode(text, add_special_tokens=False).ids)
+    def _encoding(backend: Tokenizer, text: str) -> Encoding:
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates, from a tool's JSON
+        return backend.encode(text, add_special_tokens=False)
+
+    def _encode(self, backend: Tokenizer, text: str) -> list[int]:
+        return list(self._encoding(backend, text).ids)
 
     def _outside(self, text: str) -> list[int]:
-        return self._checked(self._encode(self._foreign, text), text, self._foreign, self._control_ids)
+        return self._checked(self._encode(self._foreign, text), text, self._foreign, self._not_foreign)
 
     def _checked(self, ids: list[int], text: str, backend: Tokenizer, forbidden: frozenset[int]) -> list[int]:
         """`ids`, with every forbidden token spelled out in smaller pieces.
@@ -140,7 +151,7 @@ class Renderer:
         """
         if forbidden.isdisjoint(ids):
             return ids
-        encoding = backend.encode(text, add_special_tokens=False)
+        encoding = self._encoding(backend, text)
         safe: list[int] = []
         for token, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
             if token not in forbidden:
@@ -153,13 +164,13 @@ class Renderer:
         return safe
 
     def _count_control(self, ids: Iterable[int]) -> int:
-        return sum(i in self._control_ids for i in ids)
+        return sum(i in self._control for i in ids)
 
     def _fit(self, obs: Observation, limit: int) -> list[int]:
         ids = self._outside(obs.before + obs.text + obs.after)
         if len(ids) <= limit:
             return ids
-        encoding = self._foreign.encode(obs.text, add_special_tokens=False)
+        encoding = self._encoding(self._foreign, obs.text)
         offsets, total = encoding.offsets, len(encoding.ids)
         keep = min(total, limit)
         while True:
@@ -176,7 +187,9 @@ class Renderer:
 
     def _render(self, messages: Sequence[Message]) -> str:
         try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(
+                list(messages), chat_template=self._template, tokenize=False, add_generation_prompt=True
+            )
         except Exception as error:  # jinja's errors and the template's own raise_exception
             roles = ", ".join(m["role"] for m in messages)
             raise UserError(f"the model's chat template refuses messages with the roles {roles}: {error}") from error
@@ -205,7 +218,7 @@ class Renderer:
     def _template_strips(self) -> bool:
         return f"  {_WORDS[0]}" not in self._render([{"role": "user", "content": f"  {_WORDS[0]}"}])
 
-    def _find_delta(self) -> tuple[int, list[int], list[int]]:
+    def _find_delta(self, added: dict[str, int]) -> tuple[int, list[int], list[int]]:
         """(closing id, ids between it and a user's text, ids from there to the assistant's text)."""
         first, answer, second = _WORDS
         text = self._render(
@@ -220,27 +233,12 @@ class Renderer:
             raise UserError("the model's chat template loses messages of a user/assistant/user conversation")
         between, tail = match.groups()
         closing = int(self.tokenizer.eos_token_id)
-        marks = [self.tokenizer.convert_ids_to_tokens(i) for i in self._special_ids]
-        for mark in sorted((str(m) for m in marks), key=len, reverse=True):
+        for mark in sorted(added, key=len, reverse=True):
             if between.lstrip().startswith(mark):
-                closing = int(self.tokenizer.convert_tokens_to_ids(mark))
+                closing = added[mark]
                 between = between.lstrip()[len(mark) :]
                 break
         return closing, self._encode(self._markup, between), self._encode(self._markup, tail)
-
-
-def _control_tokens(tokenizer: PreTrainedTokenizerBase, spec: dict[str, Any]) -> set[str]:
-    """Added tokens that mean something to the model or the template: the special ones, and those the template writes.
-
-    Whitespace tokens (Gemma has runs of newlines among its added tokens) are ordinary text in a template.
-    """
-    template = tokenizer.chat_template
-    written = template if isinstance(template, str) else json.dumps(template or "")
-    return {
-        t["content"]
-        for t in spec["added_tokens"]
-        if t["special"] or (t["content"] in written and not t["content"].isspace())
-    }
 
 
 def _copy(spec: dict[str, Any], drop: set[str], inner: bool, made: dict[str, Tokenizer]) -> Tokenizer:
@@ -271,6 +269,19 @@ def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
     if step["type"] == "ByteLevel" and "add_prefix_space" in step:
         step["add_prefix_space"] = False
     return step
+
+
+def _unknown_token(spec: dict[str, Any]) -> str | None:
+    """The token that the tokenizer's model writes for what it cannot spell, if it has one."""
+    model = spec["model"]
+    if model.get("unk_id") is not None:
+        return str(model["vocab"][model["unk_id"]][0])
+    return model.get("unk_token")
+
+
+def _dateless(template: Any) -> Any:
+    """Templates that write today's date (Llama 3.2, SmolLM3) get a fixed one, so that runs can be repeated."""
+    return re.sub(r"strftime_now\([^()]*\)", "'26 Jul 2024'", template) if isinstance(template, str) else None
 
 
 def _word(index: int, messages: Sequence[Message]) -> str:

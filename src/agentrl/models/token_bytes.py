@@ -26,7 +26,7 @@ class TokenBytes:
         steps = _flat(spec.get("decoder"))
         kinds = {s["type"] for s in steps}
         added = {t["id"] for t in spec["added_tokens"]}
-        tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        tokens = tokenizer.convert_ids_to_tokens(list(range(max(tokenizer.get_vocab().values()) + 1)))
         self._strips = False
         if "ByteLevel" in kinds:
             table = _byte_level()
