@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -116,6 +119,31 @@ def test_a_dead_retriever_ends_the_episode_without_a_score() -> None:
     assert transition.tool_calls == 2 and transition.error and transition.error.startswith("unavailable")
     assert env.answer() is None
     spec.close()
+
+
+def test_a_server_of_the_exported_corpus_finds_the_same(tmp_path: Path) -> None:
+    export = [sys.executable, "-m", "agentrl.envs.search.atlas", "base"]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(subprocess.run(export, capture_output=True, check=True).stdout)
+    serve = [sys.executable, "-m", "agentrl", "serve-search", "--corpus", str(corpus), "--port", "0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            url = re.search(r"http://\S+", server.stdout.readline())
+            assert url
+            remote, local = SearchSpec(retriever={"kind": "http", "url": url[0]}), SearchSpec()
+            for task in islice(local.tasks("train", 0), 5):
+                query = f"<search> {task.question} </search>"
+                seen = []
+                for spec in (remote, local):
+                    env = spec.make()
+                    env.reset(task)
+                    seen.append(env.step(query).observation)
+                assert seen[0] == seen[1]
+                assert remote.expert(task, 0) == local.expert(task, 0)
+            remote.close()
+        finally:
+            server.terminate()
 
 
 def test_threads_share_one_index() -> None:

@@ -18,7 +18,7 @@ _FIRST = (
     "The question starts from {e}, so I search for that.",
     "I should find {goal}. I start with {e}.",
     "Let me look up {e} to find {goal}.",
-    "What is {goal}? I will search.",
+    "I do not know {goal} yet, so I search.",
 )
 _NEXT = (
     "{fact} is {v}. Now I need {goal}.",
