@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.search import protocol
@@ -51,6 +51,7 @@ def test_parse(text: str, expected: Action) -> None:
     assert parse(text) == expected
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(texts)
 def test_any_text_is_an_action_or_has_feedback(text: str) -> None:
     action = parse(text)
@@ -63,6 +64,7 @@ def test_any_text_is_an_action_or_has_feedback(text: str) -> None:
         assert not re.search(r"</?(think|search|information|answer)>", action.text)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(texts)
 def test_nothing_inside_a_thought_acts(text: str) -> None:
     inside = text.replace("</think>", "")
@@ -71,11 +73,13 @@ def test_nothing_inside_a_thought_acts(text: str) -> None:
     assert parse(f"<think>{inside}</think><search> q </search>") == Action("search", "q")
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(plain, texts)
 def test_what_follows_the_first_element_does_not_count(query: str, rest: str) -> None:
     assert parse(f"<search>{query}</search>{rest}") == parse(f"<search>{query}</search>")
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(texts)
 def test_a_well_formed_action_is_valid(text: str) -> None:
     if well_formed(text):
@@ -100,6 +104,7 @@ def test_well_formed(text: str, good: bool) -> None:
     assert well_formed(text) is good
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
 def test_passages_cannot_act_or_close_the_block(parts: list[tuple[str, str]]) -> None:
     shown = protocol.render([Hit(str(i), f"{title}\n{text}", 1.0) for i, (title, text) in enumerate(parts)])
