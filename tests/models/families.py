@@ -30,6 +30,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from agentrl.models import load
 from agentrl.models.tiny import TEXT
 
 FAMILIES = ("smollm-like", "llama3", "qwen2", "qwen3", "gemma2", "gemma3", "mistral")
@@ -97,8 +98,7 @@ def build_family(name: str, folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(FAMILIES.index(name))
         model = _model(name, tokenizer)
-        model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        load.save_model(model, tokenizer, folder)
     return folder
 
 

@@ -273,6 +273,15 @@ def test_thinking_is_one_token_when_the_policy_writes_it_but_not_in_an_observati
     assert think not in r.observation(Observation("<think>"), ended_turn=False, max_tokens=50)[0]
 
 
+def test_earlier_thinking_stays_in_the_row_although_the_template_would_drop_it():
+    r = renderer("qwen3")
+    first, answer = {"role": "user", "content": "Who?"}, "<think>\nhm\n</think>\n\nI search."
+    whole = [first, {"role": "assistant", "content": answer}, {"role": "user", "content": "Doc"}]
+    assert "hm" not in r.decode(r.prompt(whole))
+    row = r.prompt([first]) + r.encode(answer) + [r.end_of_turn_id] + r.observation(Observation("Doc"), True, 50)[0]
+    assert r.decode(row).replace("<think>\nhm\n</think>\n\n", "") == r.decode(r.prompt(whole))
+
+
 def test_lone_surrogates_become_question_marks():
     for name in NAMES:
         assert renderer(name).observation(Observation("a\ud800b"), False, 100)[1] == "a?b"

@@ -22,9 +22,9 @@ NAMES = ("smollm2-135m", "tiny")
 ADAPTER = "adapter"
 
 PLAIN_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}Assistant: {% endif %}"
+    "{%- for message in messages -%}{{ message['role'] | capitalize }}: {{ message['content'] }}"
+    "{%- if message['role'] == 'assistant' -%}{{ eos_token }}{%- endif -%}{{ '\n\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'Assistant:' }}{%- endif -%}"
 )
 """Used for a tokenizer that has no chat template (base models); saved with every checkpoint made from it."""
 
@@ -148,7 +148,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     with _quiet_if_local(path):
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(path))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the tokenizers library raises plain Exception
             raise UserError(f"{path}: its tokenizer does not load: {_one_line(error)}") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
@@ -172,6 +172,7 @@ def load_model(path: str | Path, dtype: torch.dtype, lora: LoraConfig | None = N
     With `lora` enabled the base is frozen and adapters train: those saved in the folder's ``adapter/`` over the base
     they were made for, else new ones over the folder's weights. Adapters are always fp32.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     use_lora = lora is not None and lora.enabled
@@ -180,9 +181,13 @@ def load_model(path: str | Path, dtype: torch.dtype, lora: LoraConfig | None = N
     source = _adapter_base(adapter) if adapter else str(path)
     with _quiet_if_local(source):
         try:
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, low_cpu_mem_usage=True)
-        except (OSError, ValueError) as error:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise UserError(f"{source}: the model does not load: {_one_line(error)}") from error
+    model, found = loaded
+    if found["missing_keys"]:  # transformers would go on with random ones
+        missing = sorted(found["missing_keys"])
+        raise UserError(f"{source}: {len(missing)} weights are missing, among them {missing[0]}")
     model.generation_config = plain_generation_config(model)
     _without_dropout(model)
     if use_lora:
@@ -247,7 +252,7 @@ def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, folder: str | Pat
         if hasattr(model, "peft_config"):
             base = model.get_base_model()
             base.save_pretrained(folder, state_dict=_merged_state(base))
-            model.save_pretrained(folder / ADAPTER)
+            model.save_pretrained(folder / ADAPTER, save_embedding_layers=False)
         else:
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
