@@ -256,6 +256,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = app(args, prog_name="agentrl", standalone_mode=False)
         sys.stdout.flush()
+        if code == 130:  # Typer turns Ctrl-C into this
+            return _fail("interrupted", 130)
         return code if isinstance(code, int) else 0
     except UserError as error:
         return _fail(str(error), 2)
@@ -263,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
     except TyperException as error:
         return _usage(error)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):  # Ctrl-C outside of a command, or at a prompt
         return _fail("interrupted", 130)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1

@@ -13,7 +13,7 @@ import yaml
 
 from agentrl.errors import UserError
 
-PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def read(path: Path, prefix: str) -> File:
     shown = os.path.relpath(path)
     text = path.read_text(encoding="utf-8")
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=LOADER)
+        data = yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
         raise UserError(yaml_message(error, shown)) from None
     if node is not None:
@@ -68,7 +68,7 @@ def _lint(node: yaml.Node, shown: str) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             _lint(value, shown)
-    elif isinstance(node, yaml.ScalarNode) and node.style is None:
+    elif isinstance(node, yaml.ScalarNode) and not node.style:  # plain, not quoted
         raw, kind = node.value, node.tag.rpartition(":")[2]
         at = f"{shown}:{node.start_mark.line + 1}"
         if kind == "bool" and raw.lower() not in ("true", "false"):

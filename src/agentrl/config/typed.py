@@ -68,9 +68,9 @@ def _nearest_key(parts: list[str], bad: int, siblings: list[str]) -> str:
 
 def closest(name: str, choices: list[str]) -> str | None:
     """The one choice that ``name`` starts with (``enviroment`` → ``env``) or starts, or that is close by spelling."""
-    starts = [c for c in choices if (len(c) > 2 and name.startswith(c)) or (len(name) > 1 and c.startswith(name))]
+    starts = {c for c in choices if (len(c) > 2 and name.startswith(c)) or (len(name) > 1 and c.startswith(name))}
     if len(starts) == 1:
-        return starts[0]
+        return starts.pop()
     hint = nearest(name, choices)
     return hint.split("'")[1] if hint.startswith("did you mean") else None
 

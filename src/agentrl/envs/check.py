@@ -209,10 +209,11 @@ def _verifier(spec: EnvSpec, drawn: dict[str, list[Task]], finding: Finding) -> 
             success = spec.verify(_episode(task, answer)).success
             if success < 1:
                 finding.problems.append(f"{task.id}: the gold answer {answer!r} scores {success:g}, not 1")
-        for answer in (None, *spec.wrong_answers(task)):
-            success = spec.verify(_episode(task, answer)).success
+        wrong: list[str | None] = [None, *spec.wrong_answers(task)]
+        for bad in wrong:
+            success = spec.verify(_episode(task, bad)).success
             if success > 0:
-                finding.problems.append(f"{task.id}: the wrong answer {answer!r} scores {success:g}, not 0")
+                finding.problems.append(f"{task.id}: the wrong answer {bad!r} scores {success:g}, not 0")
         if len(finding.problems) > 2:
             return
     finding.detail = "no answer and wrong answers fail; " + (f"{gold} gold answers pass" if gold else "no gold given")
