@@ -25,6 +25,9 @@ def test_two_runs_in_one_second_get_two_folders_and_latest_is_the_second(config:
     assert os.path.realpath("outputs/latest") == os.path.realpath(second.dir)
     assert not os.path.isabs(os.readlink("outputs/latest"))
     assert resolve_run("latest") == second.dir
+    opened = Run.open("outputs/latest")
+    Run.create(config, "train", [])
+    assert opened.dir == second.dir  # it stays the run that it was when another one starts
 
 
 def test_config_comes_back_equal(config: Config) -> None:

@@ -82,6 +82,8 @@ class Run:
     def open(cls, path: Path | str) -> Run:
         """An existing run, for reading (call ``rewind`` before writing). UserError when ``path`` is no run folder."""
         folder = Path(path)
+        # `latest` may come to point elsewhere while this run is written to.
+        folder = files.read_link(folder) or folder
         if not (folder / "run.json").is_file():
             raise UserError(f"no run at {folder} (there is no {folder / 'run.json'})")
         return cls(folder)
@@ -375,7 +377,7 @@ def resolve_run(run: str, root: Path | str = "outputs") -> Path:
     UserError, naming the nearest, when there is none or more than one.
     """
     if read_facts(Path(run)) is not None:
-        return Path(os.path.realpath(run)) if Path(run).is_symlink() else Path(run)
+        return files.read_link(Path(run)) or Path(run)
     if run == "latest":
         latest = files.read_link(Path(root) / "latest")
         if latest is not None:

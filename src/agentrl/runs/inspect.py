@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
@@ -17,6 +18,7 @@ from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.origins import Decode, Span, find_decoder, last_ids, spans, visible
 
 STYLES = {"prompt": "dim", "sampled": "bold green", "observation": "blue"}
+PIPE_WIDTH = 200  # columns of the table where no terminal says how many there are
 OUTCOMES = ("success", "failure", "error")
 _SUMMARY = [
     "id",
@@ -67,6 +69,8 @@ def main(
     log-probability and advantage of every sampled token. UserError for a run, filter value or step that does not exist.
     """
     out = console or Console()
+    if not out.is_terminal and console is None:
+        out = Console(width=PIPE_WIDTH)
     folder = resolve_run(run, root)
     if outcome is not None and outcome not in OUTCOMES:
         raise UserError(f"--outcome {outcome} does not exist; {nearest(outcome, OUTCOMES)}")
@@ -137,10 +141,11 @@ def number(value: float | None) -> str:
 
 
 def _table(out: Console, found: list[tuple[str, int, Path, int, dict[str, Any]]], total: int, folder: Path) -> None:
-    table = Table(title=Text(f"{folder}: {len(found)} of {total} trajectories"), title_justify="left")
+    out.print(Text(f"{folder}: {len(found)} of {total} trajectories"), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("step", "id", "variant", "success", "reward", "stop", "turns", "tools", "sampled"):
-        right = name in ("step", "success", "reward", "turns", "tools", "sampled")
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=False)
+        right = name in ("success", "reward", "turns", "tools", "sampled")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name != "id")
     for tag, step, _, _, r in found:
         style = {"success": "green", "error": "red"}.get(_outcome(r) or "", "")
         cells = [

@@ -49,6 +49,7 @@ def draw(metrics: Sequence[Mapping[str, Any]]) -> Figure | None:
     """One figure with every panel that has data, or None when there is nothing to draw."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     panels = [(title, found) for title, patterns in PANELS if (found := series(metrics, patterns))]
     if not panels:
@@ -61,6 +62,7 @@ def draw(metrics: Sequence[Mapping[str, Any]]) -> Figure | None:
         axes = figure.add_subplot(rows, columns, index + 1)
         for name, (steps, values) in list(found.items())[:8]:
             axes.plot(steps, values, marker="." if len(steps) < 60 else None, linewidth=1.2, label=_escape(name))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("step", fontsize=8)
         axes.tick_params(labelsize=8)
