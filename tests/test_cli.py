@@ -100,6 +100,8 @@ def test_help_and_errors_are_fast() -> None:
         (["sft-coldstart", "algo.group_size=zero"], ["algo.group_size=zero", "whole number"]),
         (["eval", "--heldout", "--checkpoint", "missing"], ["--checkpoint missing"]),
         (["eval", "model.path=./missing"], ["model.path=./missing"]),
+        (["train", "model.path=missing/path"], ["model.path=missing/path"]),
+        (["train", "model.init=."], ["model.init=."]),
         (["train", "model.path=a=b"], ["""'model.path="a=b"'"""]),
         (["trian"], ["trian", "'train'"]),
         (["train", "--foo"], ["--foo", "agentrl train --help"]),

@@ -7,13 +7,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 from typer.exceptions import TyperException
 
 from agentrl.config.folders import config_folders, group_choices
 from agentrl.errors import RunError, UserError, nearest
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import Config
 
 app = typer.Typer(
     name="agentrl",
@@ -53,14 +56,29 @@ ConfigDir = Annotated[
 ]
 
 
-def _compose(overrides: list[str] | None, dirs: list[str] | None, stage: str | None, cfg_only: bool) -> Any:
+def _compose(overrides: list[str] | None, dirs: list[str] | None, stage: str | None, cfg_only: bool) -> Config:
     from agentrl.config import compose, to_yaml
 
     cfg = compose(overrides or [], dirs or [], stage)
     if cfg_only:
         typer.echo(to_yaml(cfg), nl=False)
         raise typer.Exit(0)
+    if stage is not None:
+        _check_model(cfg)
     return cfg
+
+
+def _check_model(cfg: Config) -> None:
+    """Find the named weights before torch is imported, so that a wrong name fails at once."""
+    from agentrl.models.load import check_checkpoint, resolve
+
+    if cfg.model.path is not None:
+        resolve(cfg.model)
+    if cfg.model.init is not None:
+        try:
+            check_checkpoint(cfg.model.init)
+        except UserError as error:
+            raise UserError(f"model.init={cfg.model.init}: {error}") from None
 
 
 @app.command(
@@ -141,7 +159,9 @@ def envs(config_dir: ConfigDir = None) -> None:
 
 @app.command(
     short_help="Act in an environment yourself.",
-    help=_stage_help("Act in an environment yourself, in the terminal.", "agentrl play env=search"),
+    help=_stage_help(
+        "Act in an environment yourself, in the terminal.", "agentrl play env=search eval.variants=[train]"
+    ),
 )
 def play(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
     config = _compose(overrides, config_dir, None, cfg)
