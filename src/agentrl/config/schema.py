@@ -17,7 +17,7 @@ class EnvConfig:
 
     name: str = "search"
     spec: str = "agentrl.envs.search.spec:SearchSpec"  # import path module:Class of an EnvSpec
-    max_turns: int = 4  # actions per episode; the last one is told that no tool is left where the env has tools
+    max_turns: int = 6  # actions per episode; the last one is told that no tool is left where the env has tools
     max_turn_tokens: int = 96  # sampled tokens per action
     max_obs_tokens: int = 256  # tokens per observation; longer text is cut in the middle
     tool_workers: int = 8  # threads that run environment steps while other slots decode
@@ -76,7 +76,7 @@ class RolloutConfig:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
-    max_tokens: int = 1024  # tokens in a row: prompt + everything after
+    max_tokens: int = 1408  # tokens in a row: prompt + everything after
 
 
 @dataclass
