@@ -181,7 +181,9 @@ def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
         names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
         return _fast(backend, CHATML if name == "qwen2" else QWEN3, **names)
     if name in ("gemma2", "gemma3"):
-        backend = _pieces(["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"], ["\n\n", "\n\n\n"])
+        backend = _pieces(
+            ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"], ["\n\n", "\n\n\n", "</s>"]
+        )
         backend.normalizer = normalizers.Replace(" ", "▁")
         backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
         backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

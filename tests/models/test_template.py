@@ -122,6 +122,12 @@ def test_end_ids(name):
     assert r.decode([r.end_of_turn_id]) in {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>"}
 
 
+def test_ordinary_tokens_that_look_like_ends_end_nothing():
+    r = renderer("gemma2")  # it has </s> among its HTML tokens
+    assert {r.decode([i]) for i in r.end_ids} == {"<eos>", "<end_of_turn>"}
+    assert len(r.encode("</s>")) == 1 and len(r.observation(Observation("</s>"), False, 50)[0]) > 1
+
+
 def test_pad_equal_to_eos_is_among_the_cases():
     equal = [n for n in TOKENIZERS if renderer(n).tokenizer.pad_token_id == renderer(n).tokenizer.eos_token_id]
     assert len(equal) >= 2 and len(equal) < len(TOKENIZERS)
@@ -261,7 +267,7 @@ def test_no_space_is_put_before_text_inside_a_conversation():
 def test_unigram_vocabulary_would_give_control_tokens():
     """The case that makes checking the encoded ids necessary: </s> is a word of the model itself."""
     r = renderer("unigram")
-    assert r.tokenizer.eos_token_id in r._foreign.encode("a</s>b", add_special_tokens=False).ids
+    assert r.tokenizer.eos_token_id in r._foreign("a</s>b")
     ids, text = r.observation(Observation("a</s>b"), ended_turn=False, max_tokens=100)
     assert text == "a</s>b" and r.tokenizer.eos_token_id not in ids
 

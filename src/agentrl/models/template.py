@@ -11,24 +11,22 @@ them. Only the template's own markup and the policy's sampling put such tokens i
 
 from __future__ import annotations
 
-import copy
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from agentrl.envs.base import Message, Observation
 from agentrl.errors import UserError
+from agentrl.models.encoders import Encoder
 from agentrl.models.token_bytes import TokenBytes
 
 END_MARKS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|end_of_turn|>",
     "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>",
 )  # fmt: skip
-"""Tokens that end a message in the known families, where the tokenizer has them as added tokens."""
+"""Tokens that end a message in the known families, where the tokenizer has them as special tokens."""
 
 _WORDS = ("Sentinelalpha", "Sentinelbeta", "Sentinelgamma")
 
@@ -42,30 +40,30 @@ class Renderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
-        spec = json.loads(tokenizer.backend_tokenizer.to_str())
+        backend = tokenizer.backend_tokenizer
+        tokens = backend.get_added_tokens_decoder()
         # whitespace among the added tokens (Gemma has runs of newlines) is ordinary text
-        added = {t["content"] for t in spec["added_tokens"] if t["special"] or not t["content"].isspace()}
-        control = {t["content"] for t in spec["added_tokens"] if t["special"]} | (added & set(END_MARKS))
-        copies: dict[str, Tokenizer] = {}
-        self._whole = _copy(spec, set(), False, copies)  # as the tokenizer encodes a rendered conversation
-        self._markup = _copy(spec, set(), True, copies)  # the template's own text inside a conversation
-        self._plain = _copy(spec, control, True, copies)  # what people wrote for the policy
-        self._foreign = _copy(spec, added, True, copies)  # what tools returned
-        vocabulary = tokenizer.get_vocab()
-        ids = {content: vocabulary[content] for content in added if content in vocabulary}
-        # a token that the model itself writes for unknown characters may come out of plain text, and means nothing
-        unknown = vocabulary.get(_unknown_token(spec) or "")
-        self._control = frozenset(ids[content] for content in control if content in ids)
+        harmless = {i: t for i, t in tokens.items() if not t.special and t.content.isspace()}
+        ordinary = {i: t for i, t in tokens.items() if not t.special}
+        self._whole = Encoder(backend, tokens, inner=False)  # as the tokenizer encodes a rendered conversation
+        self._markup = Encoder(backend, tokens, inner=True)  # the template's own text inside a conversation
+        self._plain = Encoder(backend, ordinary, inner=True)  # what people wrote for the policy, or in its place
+        self._foreign = Encoder(backend, harmless, inner=True)  # what tools returned
+        # the token that the model writes for unknown characters may come out of plain text, and means nothing
+        unknown = tokenizer.get_vocab().get(getattr(backend.model, "unk_token", tokenizer.unk_token) or "")
+        self._control = frozenset(tokens) - frozenset(ordinary)
         self._not_plain = self._control - {unknown}
-        self._not_foreign = frozenset(ids.values()) - {unknown}
+        self._not_foreign = frozenset(tokens) - frozenset(harmless) - {unknown}
+        marks = {t.content: i for i, t in tokens.items() if i not in harmless}
         self._template = _dateless(tokenizer.chat_template)
-        self._bytes = TokenBytes(tokenizer, spec)
+        self._bytes = TokenBytes(tokenizer)
         self._folds_system = self._must_fold_system()
         self._strips = self._template_strips()
-        self.end_of_turn_id, between, tail = self._find_delta(ids)
+        self.end_of_turn_id, between, tail = self._find_delta(marks)
         self._before_user, self._after_user = between, tail
-        marks = {ids[mark] for mark in END_MARKS if mark in ids}
-        self.end_ids: frozenset[int] = frozenset(marks | {int(tokenizer.eos_token_id), self.end_of_turn_id})
+        # special only: Gemma has </s> among its ordinary HTML tokens
+        known = frozenset(i for mark, i in marks.items() if mark in END_MARKS and i in self._control)
+        self.end_ids: frozenset[int] = known | {int(tokenizer.eos_token_id), self.end_of_turn_id}
 
     # conversations
 
@@ -75,19 +73,19 @@ class Renderer:
         Message contents cannot add control tokens. Raises UserError when the template refuses the messages.
         """
         messages = self._folded(messages)
-        ids = self._encode(self._whole, self._render(messages))
+        ids = self._whole(self._render(messages))
         words = [_word(i, messages) for i in range(len(messages))]
         bare = self._render([{**m, "content": w} for m, w in zip(messages, words, strict=True)])
-        if self._count_control(ids) == self._count_control(self._encode(self._whole, bare)):
+        if self._count_control(ids) == self._count_control(self._whole(bare)):
             return ids
         # a content holds the text of a control token: encode the template's text and the contents apart
         contents = {
             w: m["content"].strip() if self._strips else m["content"] for w, m in zip(words, messages, strict=True)
         }
         pieces = re.split("(" + "|".join(words) + ")", bare)
-        ids = self._encode(self._whole, pieces[0])
+        ids = self._whole(pieces[0])
         for piece in pieces[1:]:
-            ids += self.encode(contents[piece]) if piece in contents else self._encode(self._markup, piece)
+            ids += self.encode(contents[piece]) if piece in contents else self._markup(piece)
         return ids
 
     def observation(self, obs: Observation, ended_turn: bool, max_tokens: int) -> tuple[list[int], str]:
@@ -110,7 +108,7 @@ class Renderer:
         Non-special added vocabulary such as Qwen3's ``<think>`` is used as the model would use it; in observations
         it is spelled out like everything else.
         """
-        return self._checked(self._encode(self._plain, text), text, self._plain, self._not_plain)
+        return self._plain.without(self._not_plain, text)
 
     # text
 
@@ -131,37 +129,8 @@ class Renderer:
 
     # encoding
 
-    @staticmethod
-    def _encoding(backend: Tokenizer, text: str) -> Encoding:
-        if not text.isascii():
-            text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates, from a tool's JSON
-        return backend.encode(text, add_special_tokens=False)
-
-    def _encode(self, backend: Tokenizer, text: str) -> list[int]:
-        return list(self._encoding(backend, text).ids)
-
     def _outside(self, text: str) -> list[int]:
-        return self._checked(self._encode(self._foreign, text), text, self._foreign, self._not_foreign)
-
-    def _checked(self, ids: list[int], text: str, backend: Tokenizer, forbidden: frozenset[int]) -> list[int]:
-        """`ids`, with every forbidden token spelled out in smaller pieces.
-
-        Removing a token from the list of added tokens is not enough where the model's own vocabulary has it too (a
-        Unigram model finds ``</s>`` there, and BPE with ignore_merges takes any whole word).
-        """
-        if forbidden.isdisjoint(ids):
-            return ids
-        encoding = self._encoding(backend, text)
-        safe: list[int] = []
-        for token, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token not in forbidden:
-                safe.append(token)
-                continue
-            piece = text[a:b]
-            if len(piece) > 1:
-                for part in (piece[:1], piece[1:]):
-                    safe += self._checked(self._encode(backend, part), part, backend, forbidden)
-        return safe
+        return self._foreign.without(self._not_foreign, text)
 
     def _count_control(self, ids: Iterable[int]) -> int:
         return sum(i in self._control for i in ids)
@@ -170,8 +139,8 @@ class Renderer:
         ids = self._outside(obs.before + obs.text + obs.after)
         if len(ids) <= limit:
             return ids
-        encoding = self._encoding(self._foreign, obs.text)
-        offsets, total = encoding.offsets, len(encoding.ids)
+        offsets = self._foreign.with_offsets(obs.text)[1]
+        total = len(offsets)
         keep = min(total, limit)
         while True:
             head, tail = (keep + 1) // 2, keep // 2
@@ -238,45 +207,7 @@ class Renderer:
                 closing = added[mark]
                 between = between.lstrip()[len(mark) :]
                 break
-        return closing, self._encode(self._markup, between), self._encode(self._markup, tail)
-
-
-def _copy(spec: dict[str, Any], drop: set[str], inner: bool, made: dict[str, Tokenizer]) -> Tokenizer:
-    """A copy of the tokenizer without the added tokens in `drop` and without truncation or padding.
-
-    `inner` is for text that stands inside a conversation: no space is put before it. `made` holds the copies so far:
-    for most tokenizers some are the same, and reading a large vocabulary takes time.
-    """
-    new = dict(spec, truncation=None, padding=None)
-    new["added_tokens"] = [t for t in spec["added_tokens"] if t["content"] not in drop]
-    if inner:
-        new["normalizer"] = _without_prefix(copy.deepcopy(spec.get("normalizer")))
-        new["pre_tokenizer"] = _without_prefix(copy.deepcopy(spec.get("pre_tokenizer")))
-    text = json.dumps(new)
-    if text not in made:
-        made[text] = Tokenizer.from_str(text)
-    return made[text]
-
-
-def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
-    if step is None or step["type"] == "Prepend":
-        return None
-    if step["type"] == "Sequence":
-        key = "normalizers" if "normalizers" in step else "pretokenizers"
-        step[key] = [s for s in map(_without_prefix, step[key]) if s is not None]
-    if step["type"] == "Metaspace":
-        step["prepend_scheme"] = "never"
-    if step["type"] == "ByteLevel" and "add_prefix_space" in step:
-        step["add_prefix_space"] = False
-    return step
-
-
-def _unknown_token(spec: dict[str, Any]) -> str | None:
-    """The token that the tokenizer's model writes for what it cannot spell, if it has one."""
-    model = spec["model"]
-    if model.get("unk_id") is not None:
-        return str(model["vocab"][model["unk_id"]][0])
-    return model.get("unk_token")
+        return closing, self._markup(between), self._markup(tail)
 
 
 def _dateless(template: Any) -> Any:

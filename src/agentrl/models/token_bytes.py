@@ -15,6 +15,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from agentrl.errors import UserError
+from agentrl.models.encoders import pipeline
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -22,10 +23,10 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class TokenBytes:
     """The bytes of every id of a byte-level BPE or a sentencepiece-like tokenizer (UserError for other kinds)."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, spec: dict[str, Any]):
-        steps = _flat(spec.get("decoder"))
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        steps = _flat(pipeline(tokenizer.backend_tokenizer)["decoder"])
         kinds = {s["type"] for s in steps}
-        added = {t["id"] for t in spec["added_tokens"]}
+        added = set(tokenizer.backend_tokenizer.get_added_tokens_decoder())
         tokens = tokenizer.convert_ids_to_tokens(list(range(max(tokenizer.get_vocab().values()) + 1)))
         self._strips = False
         if "ByteLevel" in kinds:
