@@ -33,10 +33,10 @@ def spec_class(path: str, where: str | None = None) -> type[EnvSpec]:
         raise UserError(f"{at}: write module:Class or file.py:Class, e.g. my_env:MySpec")
     module = _load_file(module_name, at) if module_name.endswith(".py") else _load_module(module_name, at)
     found = getattr(module, class_name, None)
-    specs = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, EnvSpec) and c is not EnvSpec]
     if found is None:
+        specs = [n for n, c in vars(module).items() if _is_spec(c) and c is not EnvSpec]
         raise UserError(f"{at}: {module_name} has no class '{class_name}'; {nearest(class_name, specs)}")
-    if not (inspect.isclass(found) and issubclass(found, EnvSpec)):
+    if not _is_spec(found):
         raise UserError(f"{at}: {class_name} is not a subclass of agentrl.envs.base.EnvSpec")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
@@ -89,6 +89,11 @@ def check_options(
         if parameter.default is parameter.empty and name not in options:
             raise UserError(f"env.options.{name}: environment '{env.name}' needs this option")
     return options
+
+
+def _is_spec(value: Any) -> bool:
+    # On Python 3.10 dict[str, str] counts as a class until issubclass refuses it.
+    return inspect.isclass(value) and typing.get_origin(value) is None and issubclass(value, EnvSpec)
 
 
 def _load_module(name: str, at: str) -> Any:
