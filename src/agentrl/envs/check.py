@@ -25,6 +25,9 @@ GARBAGE = (
 )
 """Texts that a policy may well write; an environment answers them, it never raises."""
 
+TRAINING_SAMPLE = 500
+"""Training tasks that held-out tasks are compared with."""
+
 
 @dataclass
 class Finding:
@@ -73,7 +76,7 @@ def check(spec: EnvSpec, tasks: int, seed: int, eval_seed: int, max_turns: int) 
     if not drawn:
         return findings
     findings += [
-        _guard("held-out is disjoint", lambda f: _disjoint(spec, drawn, f)),
+        _guard("held-out is disjoint", lambda f: _disjoint(spec, drawn, seed, f)),
         _guard("reset", lambda f: _reset(spec, drawn, f)),
         _guard("any text is answered", lambda f: _garbage(spec, drawn, f)),
         _guard("verifier", lambda f: _verifier(spec, drawn, f)),
@@ -141,8 +144,8 @@ def _tasks(spec: EnvSpec, count: int, seed: int, eval_seed: int, finding: Findin
     return drawn
 
 
-def _disjoint(spec: EnvSpec, drawn: dict[str, list[Task]], finding: Finding) -> None:
-    train = {t.hash: t.id for t in drawn[spec.train_variant]}
+def _disjoint(spec: EnvSpec, drawn: dict[str, list[Task]], seed: int, finding: Finding) -> None:
+    train = {t.hash for t in itertools.islice(spec.tasks(spec.train_variant, seed), TRAINING_SAMPLE)}
     for variant, tasks in drawn.items():
         shared = [t for t in tasks if t.hash in train] if variant != spec.train_variant else []
         if shared:
