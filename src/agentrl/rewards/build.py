@@ -182,6 +182,11 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """The metrics of groups that were scored, without scoring them again."""
+    return _metrics([t for g in groups for t in g.trajectories])
+
+
 def _metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     totals = [t.reward.total for t in trajectories]
     scored = [v for v in totals if v is not None]

@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from agentrl.models import compiled
+from agentrl.rollout.packed_attention import PackedAttention
+
 ATTENTION = "agentrl"
 
 
@@ -134,9 +137,13 @@ class PackedLayout:
 
     def __init__(self, segments: Sequence[Segment]):
         self.segments = segments
-        self.masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self.masks: dict[Any, Tensor] = {}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        longest = max(s.end - s.start + s.prefix_end - s.prefix_start for s in self.segments)
+        plain = how.softcap is None and (how.window is None or how.window >= longest)
+        if plain and q.device.type == "cpu" and compiled.available():
+            return PackedAttention.apply(q, k, v, self.segments, self.masks, how.scale)
         parts = []
         for s in self.segments:
             keys, values = k[:, s.start : s.end], v[:, s.start : s.end]

@@ -17,6 +17,7 @@ from agentrl.envs.base import EnvSpec, Task
 from agentrl.envs.registry import load_spec
 from agentrl.errors import RunError
 from agentrl.learn.optimizer import MasterOptimizer
+from agentrl.models.compiled import compile_norms
 from agentrl.models.load import check_checkpoint, compute_dtype, load_model, load_tokenizer, resolve, save_model
 from agentrl.models.template import Renderer
 from agentrl.rollout.collector import Collector
@@ -50,6 +51,7 @@ def load_rollout(cfg: Config, checkpoint: Path | str | None, spec: EnvSpec | Non
     model = load_model(path, compute_dtype(cfg.model.dtype), cfg.model.lora).to(device)  # type: ignore[arg-type]
     # From here on attention follows the layout that each forward is given.
     model.set_attn_implementation("agentrl")
+    compile_norms(model)
     renderer = Renderer(load_tokenizer(path))
     if spec is None:
         spec = load_spec(cfg.env)

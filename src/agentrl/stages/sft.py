@@ -34,7 +34,8 @@ def main(cfg: Config) -> Path:
     kit = load_rollout(cfg, cfg.model.init)
     run = Run.create(cfg, "sft", sys.argv)
     start = cfg.model.init or f"the base model {cfg.model.path or cfg.model.name}"
-    run.update(starts_from=cfg.model.init, data_hashes=dict(kit.spec.data_hashes()))
+    init = str(Path(cfg.model.init).resolve()) if cfg.model.init else None
+    run.update(starts_from=init, data_hashes=dict(kit.spec.data_hashes()))
     console.print(f"cold start of {start} on {cfg.env.name}, run {run.dir}")
     try:
         checkpoint = fit(cfg, kit, run, console)
@@ -104,7 +105,7 @@ def load_traces(cfg: Config, kit: RolloutKit, console: Console) -> tuple[Sequenc
     if cfg.sft.source:
         found = file_traces(cfg.sft.source, kit.renderer, kit.spec, limit, cfg.env.max_obs_tokens)
     else:
-        with Progress("expert traces", cfg.sft.traces) as progress:
+        with Progress("expert traces", 1) as progress:
             found = expert_traces(
                 kit.spec,
                 kit.renderer,
@@ -112,7 +113,7 @@ def load_traces(cfg: Config, kit: RolloutKit, console: Console) -> tuple[Sequenc
                 cfg.sft.seed,
                 limit,
                 cfg.env,
-                on_progress=lambda n: progress.update(n),
+                on_progress=lambda n: progress.tick(n / cfg.sft.traces, f"{n}/{cfg.sft.traces}"),
             )
     console.print(found.summary())
     if not found.rows:

@@ -22,12 +22,13 @@ from agentrl.evaluate.runner import quick_eval
 from agentrl.learn.optimizer import MasterOptimizer
 from agentrl.learn.policy import PolicyLearner
 from agentrl.models.load import load_model
-from agentrl.rewards import Rewards, build
+from agentrl.rewards import Rewards, build, reward_metrics
 from agentrl.rollout.metrics import rollout_metrics
 from agentrl.rollout.sampling import Sampling
 from agentrl.rollout.trajectory import Group
 from agentrl.runs.collapse import CollapseWatch
-from agentrl.runs.folder import Run
+from agentrl.runs import ledger
+from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.interrupt import Interrupt
 from agentrl.runs.progress import Progress
 from agentrl.stages.common import RolloutKit, TaskStream, load_rollout, load_state, save_state, starting_point
@@ -67,7 +68,7 @@ def main(cfg: Config) -> Path:
     """Run or resume RL; returns the last checkpoint. Raises UserError, RunError, KeyboardInterrupt."""
     console = Console(stderr=True)
     if cfg.run.resume:
-        run = Run.open(cfg.run.resume)
+        run = Run.open(resolve_run(cfg.run.resume, cfg.run.root))
         checkpoint = run.checkpoints.last()
         stored = run.config()
         stored.train.steps = max(stored.train.steps, cfg.train.steps) if cfg.train.steps else stored.train.steps
@@ -109,7 +110,8 @@ def main(cfg: Config) -> Path:
 
 def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, console: Console) -> Path:
     """The training loop: one step from top to bottom."""
-    panel = small_panel(cfg, kit)
+    panel = small_panel(cfg, kit, run)
+    parameters = kit.model.num_parameters()
     last = run.checkpoints.last()
     with Progress("train", cfg.train.steps, done=state.step) as progress, Interrupt() as interrupt:
         while state.step < cfg.train.steps:
@@ -127,6 +129,7 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
                 clock.lap("time/eval_s")
             warnings = state.watch.update(step, metrics, groups)
             metrics |= clock.metrics() | engine_metrics(kit, clock)
+            metrics |= ledger.operations(metrics, parameters)
             if cfg.run.trajectories:
                 run.save_trajectories(step, groups)
             run.record(step, metrics)
@@ -140,13 +143,14 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
                 entropy=metrics.get("policy/entropy"),
                 tokens_s=metrics["rollout/tokens_per_s"],
             )
-            stop = interrupt.requested or (bool(warnings) and cfg.train.stop_on_collapse)
-            if stop or step % cfg.train.save_every == 0 or step == cfg.train.steps:
+            collapsed = bool(warnings) and cfg.train.stop_on_collapse
+            broken = any(w.name == "not_finite" for w in warnings)
+            if not broken and (interrupt.requested or collapsed or step % cfg.train.save_every == 0 or step == cfg.train.steps):
                 last = save(cfg, kit, state, run, metrics)
             if interrupt.requested:
                 console.print(f"interrupted after step {step}; go on with: agentrl train run.resume={run.dir}")
                 raise KeyboardInterrupt
-            if stop:
+            if collapsed:
                 raise RunError(
                     f"stopped at step {step} on {warnings[0].name} (train.stop_on_collapse); "
                     f"the best checkpoint is {run.checkpoints.best()}"
@@ -182,17 +186,18 @@ def reference_model(cfg: Config, kit: RolloutKit, run: Run):  # type: ignore[no-
 def sample(
     cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, progress: Progress
 ) -> tuple[list[Group], dict[str, float]]:
-    """Sample and score the step's groups.
+    """Sample and score the step's groups with the weights after ``state.step`` steps.
 
     With ``algo.dynamic_sampling_rounds`` groups without reward spread are replaced, at most that many times, by groups
     of the next tasks (DAPO's dynamic sampling); what is still without spread after that is kept, so that the batch has
     its size. Metrics are over everything that was sampled.
     """
-    algo, step = cfg.algo, state.step + 1
+    algo = cfg.algo
     sampling = Sampling(cfg.rollout.temperature, cfg.rollout.top_p, cfg.rollout.top_k, cfg.rollout.min_p)
     kept: list[Group] = []
     spare: list[Group] = []
     everything: list[Group] = []
+    errors = 0.0
     for _ in range(1 + algo.dynamic_sampling_rounds):
         tasks = state.stream.next(algo.prompts_per_step - len(kept))
         record_hashes(run.dir, tasks)
@@ -202,10 +207,10 @@ def sample(
             algo.group_size,
             sampling,
             cfg.train.seed,
-            step,
+            state.step,
             lambda done, _: progress.tick(done / total / 2, f"rollout {done}/{total}"),
         )
-        rewards.score(groups, step)
+        errors += rewards.score(groups, state.step)["rewards/errors"]
         everything += groups
         if algo.dynamic_sampling_rounds == 0:
             kept = groups
@@ -215,7 +220,8 @@ def sample(
         if len(kept) == algo.prompts_per_step:
             break
     kept += spare[: algo.prompts_per_step - len(kept)]
-    metrics = rewards.score(everything, step) | rollout_metrics(everything)
+    metrics = reward_metrics(everything) | rollout_metrics(everything)
+    metrics["rewards/errors"] = errors
     metrics["group/sampled"] = float(len(everything))
     return kept, metrics
 
@@ -233,13 +239,17 @@ def save(cfg: Config, kit: RolloutKit, state: TrainState, run: Run, metrics: dic
     return run.checkpoints.save(state.step, write, cfg.train.keep, best=best)
 
 
-def small_panel(cfg: Config, kit: RolloutKit) -> Panel | None:
-    """The panel evaluated every ``train.eval_every`` steps: training variant, tasks of another seed."""
+def small_panel(cfg: Config, kit: RolloutKit, run: Run) -> Panel | None:
+    """The panel evaluated every ``train.eval_every`` steps: training variant, tasks of another seed.
+
+    It chooses the best checkpoint, so its tasks count as used: the final evaluation takes others.
+    """
     if cfg.train.eval_every <= 0:
         return None
-    return build_panel(
-        kit.spec, kit.spec.train_variant, cfg.train.eval_tasks, cfg.eval.seed + PANEL_SEED_OFFSET, frozenset()
-    )
+    seed = cfg.eval.seed + PANEL_SEED_OFFSET
+    panel = build_panel(kit.spec, kit.spec.train_variant, cfg.train.eval_tasks, seed)
+    record_hashes(run.dir, panel.tasks)
+    return panel
 
 
 def engine_metrics(kit: RolloutKit, clock: Clock) -> dict[str, float]:
