@@ -84,11 +84,10 @@ class MasterOptimizer:
             for name, master in self.masters.items():
                 master.copy_(saved[f"master/{name}"])
         for name, master in self.masters.items():
-            moments = {key: saved[f"{key}/{name}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in saved}
+            keys = (key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in saved)
+            moments = {key: saved[f"{key}/{name}"] for key in keys}
             if moments:
-                self.adam.state[master] = {
-                    k: v if k == "step" else v.to(master.device) for k, v in moments.items()
-                }
+                self.adam.state[master] = {k: v if k == "step" else v.to(master.device) for k, v in moments.items()}
         self.write_back()
 
     def named_masters(self) -> Iterator[tuple[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,8 +44,11 @@ class PolicyLearner:
         history: list[dict[str, float]] = []
         for epoch in range(self.cfg.epochs):
             for number, rows in enumerate(batches):
-                done = (epoch * len(batches) + number) / (self.cfg.epochs * len(batches))
-                tick = (lambda f, d=done: on_progress(d + f / (self.cfg.epochs * len(batches)))) if on_progress else None
+                tick = None
+                if on_progress is not None:
+                    tick = partial(
+                        _part_done, on_progress, epoch * len(batches) + number, self.cfg.epochs * len(batches)
+                    )
                 history.append(self._step(rows, old, tick))
         return {key: float(np.mean([h[key] for h in history if key in h])) for key in {k for h in history for k in h}}
 
@@ -121,6 +125,10 @@ class PolicyLearner:
                 for i in batch.row.unique().tolist():
                     found[id(rows[i])] = logp[batch.row == i]
         return found
+
+
+def _part_done(on_progress: Callable[[float], None], part: int, parts: int, share: float) -> None:
+    on_progress((part + share) / parts)
 
 
 def gather_rows(values: dict[int, Tensor], rows: Sequence[Row], batch: MicroBatch) -> Tensor:

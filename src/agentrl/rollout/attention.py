@@ -9,7 +9,7 @@ grouped (GQA) without expanding keys or values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +70,8 @@ def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """fp32 logits [N, V] of hidden states [N, hidden], with the family's own scaling and soft capping."""
     base = base_model(model)
     config = base.config.get_text_config()
-    logits = base.get_output_embeddings()(hidden).float()
+    head = cast(nn.Module, base.get_output_embeddings())
+    logits: Tensor = head(hidden).float()
     if scale := getattr(config, "logit_scale", None):  # Cohere
         logits = logits * scale
     if scale := getattr(config, "logits_scaling", None):  # Granite
@@ -100,7 +101,9 @@ def attend_row(q: Tensor, k: Tensor, v: Tensor, how: How, masks: dict[tuple[int,
     n, m = q.shape[1], k.shape[1]
     window = how.window if how.window is not None and how.window < m else None
     if n == m and window is None and how.softcap is None:
-        out = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=how.scale, enable_gqa=True)
+        out = F.scaled_dot_product_attention(
+            q[None], k[None], v[None], is_causal=True, scale=how.scale, enable_gqa=True
+        )
         return out[0]
     key = (n, m, window)
     if key not in masks:
@@ -110,15 +113,15 @@ def attend_row(q: Tensor, k: Tensor, v: Tensor, how: How, masks: dict[tuple[int,
             q[None], k[None], v[None], attn_mask=masks[key], scale=how.scale, enable_gqa=True
         )
         return out[0]
-    return capped_attention(q, k, v, masks[key], how)
+    return capped_attention(q, k, v, masks[key], how.scale, how.softcap)
 
 
-def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, how: How) -> Tensor:
+def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:
     """Attention with soft-capped scores (Gemma 2), which no fused kernel offers. Shapes [..., heads, tokens, D]."""
     groups = q.shape[-3] // k.shape[-3]
     k, v = k.repeat_interleave(groups, dim=-3), v.repeat_interleave(groups, dim=-3)
-    scores = (q @ k.transpose(-1, -2)).float() * how.scale
-    scores = torch.tanh(scores / how.softcap) * how.softcap
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    scores = torch.tanh(scores / cap) * cap
     scores = scores.masked_fill(~mask, float("-inf"))
     return scores.softmax(-1).to(q.dtype) @ v
 
@@ -245,5 +248,5 @@ class DecodeLayout:
         if how.softcap is None:
             out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=how.scale)
         else:
-            out = capped_attention(rows, keys, values, mask == 0, how)
+            out = capped_attention(rows, keys, values, mask == 0, how.scale, how.softcap)
         return out.reshape(self.n, heads, size).transpose(0, 1)

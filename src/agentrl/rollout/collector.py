@@ -16,7 +16,7 @@ from agentrl.envs.base import Environment, EnvSpec, Outcome, Task, Transition
 from agentrl.models.template import Renderer
 from agentrl.rollout.engine import LocalEngine, Sequence_
 from agentrl.rollout.sampling import Sampling, stream
-from agentrl.rollout.trajectory import Costs, Group, Origin, Row, StopReason, Trajectory, Turn
+from agentrl.rollout.trajectory import Group, Origin, Row, StopReason, Trajectory, Turn
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Collector:
         step: int,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> list[Group]:
-        """``members`` trajectories of every task, in task order. ``step`` is the policy step, part of the random streams.
+        """``members`` trajectories of every task, in task order. ``step``, the policy step, is in the random streams.
 
         ``on_progress(finished, total)`` is called as trajectories end.
         """

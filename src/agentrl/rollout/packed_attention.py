@@ -35,7 +35,9 @@ class PackedAttention(torch.autograd.Function):
     """q [H, T, D], k and v [K, T, D] → [H, T, D]; segments as in ``attention.Segment``. Plain causal attention only."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any], masks: dict, scale: float) -> Tensor:  # type: ignore[override,type-arg]
+    def forward(  # type: ignore[override]
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any], masks: dict[Any, Tensor], scale: float
+    ) -> Tensor:
         out = torch.empty_like(q)
         sums = []
         for s in segments:

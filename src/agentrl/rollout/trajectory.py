@@ -78,7 +78,7 @@ class Row:
         return self.origin == Origin.SAMPLED
 
     def trained(self, mask_observations: bool = True) -> np.ndarray:
-        """bool[T]: the tokens that carry loss: the sampled ones; all but the prompt when observations are not masked."""
+        """bool[T]: the tokens that carry loss: the sampled ones; all but the prompt without ``mask_observations``."""
         return self.sampled if mask_observations else self.origin != Origin.PROMPT
 
     @property
@@ -130,9 +130,8 @@ class RewardRecord:
     @property
     def total(self) -> float | None:
         weighted = [c for c in self.components if c.weight != 0]
-        if not weighted or any(c.value is None for c in weighted):
-            return None
-        return float(sum(c.weight * c.value for c in weighted))  # type: ignore[operator]
+        values = [c.weight * c.value for c in weighted if c.value is not None]
+        return float(sum(values)) if values and len(values) == len(weighted) else None
 
     def get(self, name: str) -> float | None:
         return next((c.value for c in self.components if c.name == name), None)

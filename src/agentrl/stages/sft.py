@@ -67,9 +67,7 @@ def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
                 started = time.monotonic()
                 batch = [fitted[j] for j in order[i * cfg.sft.batch_size : (i + 1) * cfg.sft.batch_size]]
                 rate = learning_rate(cfg.sft.learning_rate, step, cfg.sft.warmup_steps, total)
-                metrics = sft_step(
-                    kit.model, optimizer, batch, rate, MAX_GRAD_NORM, cfg.train.micro_batch_tokens
-                )
+                metrics = sft_step(kit.model, optimizer, batch, rate, MAX_GRAD_NORM, cfg.train.micro_batch_tokens)
                 step += 1
                 seconds = time.monotonic() - started
                 metrics |= {"epoch": epoch + (i + 1) / steps, "policy/learning_rate": rate, "time/step_s": seconds}

@@ -6,7 +6,6 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,17 @@ from rich.console import Console
 from agentrl.algos import advantages, overlong
 from agentrl.algos.sampling_filter import has_spread
 from agentrl.config.schema import Config
-from agentrl.errors import RunError, UserError
+from agentrl.errors import RunError
 from agentrl.evaluate.panels import Panel, build_panel, record_hashes
 from agentrl.evaluate.runner import quick_eval
 from agentrl.learn.optimizer import MasterOptimizer
 from agentrl.learn.policy import PolicyLearner
-from agentrl.models.load import load_model
 from agentrl.rewards import Rewards, build, reward_metrics
 from agentrl.rollout.metrics import rollout_metrics
 from agentrl.rollout.sampling import Sampling
 from agentrl.rollout.trajectory import Group
-from agentrl.runs.collapse import CollapseWatch
 from agentrl.runs import ledger
+from agentrl.runs.collapse import CollapseWatch
 from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.interrupt import Interrupt
 from agentrl.runs.progress import Progress
@@ -145,7 +143,8 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             )
             collapsed = bool(warnings) and cfg.train.stop_on_collapse
             broken = any(w.name == "not_finite" for w in warnings)
-            if not broken and (interrupt.requested or collapsed or step % cfg.train.save_every == 0 or step == cfg.train.steps):
+            due = step % cfg.train.save_every == 0 or step == cfg.train.steps
+            if not broken and (due or interrupt.requested or collapsed):
                 last = save(cfg, kit, state, run, metrics)
             if interrupt.requested:
                 console.print(f"interrupted after step {step}; go on with: agentrl train run.resume={run.dir}")
@@ -201,14 +200,13 @@ def sample(
     for _ in range(1 + algo.dynamic_sampling_rounds):
         tasks = state.stream.next(algo.prompts_per_step - len(kept))
         record_hashes(run.dir, tasks)
-        total = len(tasks) * algo.group_size
         groups = kit.collector.collect(
             tasks,
             algo.group_size,
             sampling,
             cfg.train.seed,
             state.step,
-            lambda done, _: progress.tick(done / total / 2, f"rollout {done}/{total}"),
+            lambda done, total: progress.tick(done / total / 2, f"rollout {done}/{total}"),
         )
         errors += rewards.score(groups, state.step)["rewards/errors"]
         everything += groups
