@@ -44,27 +44,30 @@ class PolicyLearner:
         history: list[dict[str, float]] = []
         for epoch in range(self.cfg.epochs):
             for number, rows in enumerate(batches):
-                tick = None
-                if on_progress is not None:
-                    tick = partial(
-                        _part_done, on_progress, epoch * len(batches) + number, self.cfg.epochs * len(batches)
-                    )
+                part, parts = epoch * len(batches) + number, self.cfg.epochs * len(batches)
+                tick = partial(_part_done, on_progress, part, parts) if on_progress else None
                 history.append(self._step(rows, old, tick))
         return {key: float(np.mean([h[key] for h in history if key in h])) for key in {k for h in history for k in h}}
 
     def _minibatches(self, groups: Sequence[Group]) -> Iterator[list[Row]]:
-        """Split the groups' scored rows into ``cfg.minibatches`` parts of whole groups; empty parts are left out."""
+        """Split the groups' scored rows into ``cfg.minibatches`` parts of whole groups; empty parts are left out.
+
+        So are rows without a trained token (the prompt alone was too long): they have no loss.
+        """
         for part in np.array_split(np.arange(len(groups)), self.cfg.minibatches):
-            rows = [row for i in part for t in members(groups[i]) for row in t.rows]
+            rows = [row for i in part for t in members(groups[i]) for row in t.rows if self._trained(row).any()]
             if rows:
                 yield rows
+
+    def _trained(self, row: Row) -> np.ndarray:
+        return row.trained(self.cfg.mask_observations)
 
     def _step(
         self, rows: Sequence[Row], old: dict[int, Tensor] | None, tick: Callable[[float], None] | None
     ) -> dict[str, float]:
         """One optimiser step. Denominators are over all rows, so micro-batching never changes the gradient."""
         cfg = self.cfg
-        lengths = torch.tensor([int(r.trained(cfg.mask_observations).sum()) for r in rows])
+        lengths = torch.tensor([int(self._trained(r).sum()) for r in rows])
         weights = aggregation_weights(lengths, cfg.aggregation, cfg.aggregation_constant)
         # Rows without any advantage have no gradient when there is no KL term: their forward is not needed.
         needed = [i for i, r in enumerate(rows) if cfg.kl_coef != 0 or np.any(r.advantage)]

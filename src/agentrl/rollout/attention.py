@@ -83,7 +83,7 @@ def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
     """The transformers model itself, also when peft wraps it."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return cast(Any, model).get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def causal_mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:

@@ -128,7 +128,7 @@ class Collector:
             self._close(trajectory, environment, StopReason.CONTEXT_OVERFLOW)
             return None
         key = (seed, trajectory.policy_step, task.hash, trajectory.member)
-        sequence = self.engine.start(prompt, shared=(task.hash, len(prompt)), noise=stream(limit, *key, 0))
+        sequence = self.engine.start(prompt, shared=tuple(prompt), noise=stream(limit, *key, 0))
         return Episode(trajectory, environment, sequence, key, environment.state_key())
 
     def _action_limit(self, length: int) -> int:
@@ -170,7 +170,8 @@ class Collector:
         trajectory.costs.tool_seconds += turn.tool_seconds
         reason = self._stop_reason(episode, transition)
         if reason is not None:
-            trajectory.error = transition.error if reason is StopReason.ERROR else None
+            if reason is StopReason.ERROR:
+                trajectory.error = transition.error or "the environment gave no reason"
             self._close(trajectory, episode.environment, reason, episode.sequence)
             return True
         return False

@@ -221,17 +221,17 @@ class StopStrings:
     def __init__(self, renderer: Renderer, stop: Sequence[str]):
         self.renderer, self.stop = renderer, tuple(stop)
         last = {s[-1] for s in self.stop}
-        vocabulary = renderer.tokenizer.get_vocab()
-        # Vocabularies spell printable ASCII as itself; for any other last character every token is a candidate.
-        plain = all("!" <= character <= "~" for character in last)
-        self.candidates = {i for text, i in vocabulary.items() if not plain or any(c in text for c in last)}
+        if not last.issubset(map(chr, range(128))):
+            last.add("\ufffd")  # a token may hold only the last bytes of a character
+        ids = renderer.tokenizer.get_vocab().values()
+        self.candidates = {i for i in ids if not last.isdisjoint(renderer.decode([i], start=False))}
         self.tail = 4 * max((len(s) for s in self.stop), default=0) + 8  # a character is at most 4 byte tokens
 
     def reached(self, ids: Sequence[int]) -> bool:
         """True when the newest token completes a stop string."""
         if not self.stop or ids[-1] not in self.candidates:
             return False
-        return self.end(self.renderer.decode(ids[-self.tail :])) is not None
+        return self.end(self.renderer.decode(ids[-self.tail :], start=False)) is not None
 
     def end(self, text: str) -> int | None:
         """Index just behind the first stop string in a text, or None."""
