@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; 
 TORCH := 2.13.0
 # An extra package index that has PyTorch's CPU builds (see README); empty is fine.
 TORCH_INDEX ?=
+# Options of scripts/bench.py.
+BENCH ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -57,8 +59,8 @@ format: $(STAMP) ## let ruff fix what it can
 typecheck: $(STAMP) ## mypy on src
 	$(BIN)/mypy
 
-bench: $(STAMP) ## throughput against TRL on the same work
-	$(BIN)/python scripts/bench.py
+bench: $(STAMP) ## throughput against TRL on the same work (BENCH="--small" and other options; TRL gets its own venv)
+	TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/python scripts/bench.py $(BENCH)
 
 clean: ## remove caches and build products (not outputs/ and not .venv)
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
