@@ -9,6 +9,10 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[1]
 
+# Compiling takes longer than the tests themselves; those that are about the compiled path turn it on again.
+os.environ.setdefault("AGENTRL_COMPILE", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
