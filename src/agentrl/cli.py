@@ -109,9 +109,14 @@ def sft_coldstart(overrides: Overrides = None, cfg: Cfg = False, config_dir: Con
 )
 def train(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
     config = _compose(overrides, config_dir, "train", cfg)
+    given = {o.lstrip("+~").partition("=")[0] for o in overrides or []}
+    if config.run.resume and (other := sorted(given - {"run.resume", "run.root", "train.steps"})):
+        raise UserError(
+            f"{other[0]}: a resumed run keeps its own config; beside run.resume only train.steps can be given"
+        )
     from agentrl.stages import train as stage
 
-    stage.main(config)
+    stage.main(config, config.train.steps if "train.steps" in given else None)
 
 
 @app.command(

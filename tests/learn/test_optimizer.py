@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -142,4 +143,4 @@ def test_learning_rate_schedule():
     assert [learning_rate(1.0, s, 4) for s in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     decayed = [learning_rate(1.0, s, 2, 12) for s in range(12)]
     assert decayed[:2] == [0.5, 1.0] and decayed[2] == 1.0
-    assert all(a > b for a, b in zip(decayed[2:], decayed[3:], strict=False)) and 0.1 < decayed[-1] < 0.2
+    assert all(a > b for a, b in itertools.pairwise(decayed[2:])) and 0.1 < decayed[-1] < 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,7 +142,7 @@ def chain_model(kit: Kit, ids: Sequence[int]) -> PreTrainedModel:
             model.model.layers[0].self_attn.o_proj.weight.zero_()
             model.model.layers[0].mlp.down_proj.weight.zero_()
             model.lm_head.weight.zero_()
-            for here, after in zip(ids, ids[1:], strict=False):
+            for here, after in itertools.pairwise(ids):
                 model.lm_head.weight[after] = 20 * embedding[here]
     model.set_attn_implementation("agentrl")
     return model

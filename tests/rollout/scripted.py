@@ -14,7 +14,7 @@ KINDS = ("ok", "invalid", "limit", "tool_error", "done", "fatal", "raise")
 
 
 class ScriptedSpec(EnvSpec):
-    """Turn t of a task does what ``task.meta["script"][t]`` says, after a random pause of at most ``jitter`` seconds."""
+    """Turn t of a task does what ``task.meta["script"][t]`` says, after a random pause of up to ``jitter`` seconds."""
 
     name = "scripted"
     train_variant = "train"

@@ -141,7 +141,13 @@ def _check_paths(cfg: Config) -> None:
     if model.path is not None and _looks_local(model.path) and not Path(model.path).expanduser().exists():
         raise UserError(f"model.path={model.path}: there is no such folder{_sibling(model.path)}")
     if cfg.run.resume is not None and not Path(cfg.run.resume).expanduser().is_dir():
-        raise UserError(f"run.resume={cfg.run.resume}: there is no such run folder{_sibling(cfg.run.resume)}")
+        from agentrl.runs.folder import resolve_run
+
+        try:
+            resolve_run(cfg.run.resume, cfg.run.root)
+        except UserError:
+            hint = _sibling(cfg.run.resume)
+            raise UserError(f"run.resume={cfg.run.resume}: there is no such run folder{hint}") from None
     if cfg.sft.source is not None and not Path(cfg.sft.source).expanduser().is_file():
         raise UserError(f"sft.source={cfg.sft.source}: there is no such file{_sibling(cfg.sft.source)}")
 

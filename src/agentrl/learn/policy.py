@@ -37,7 +37,10 @@ class PolicyLearner:
     updates: int = 0  # optimiser steps taken
 
     def update(self, groups: Sequence[Group], on_progress: Callable[[float], None] | None = None) -> dict[str, float]:
-        """All epochs and minibatches over one batch of rollouts; returns metrics averaged over optimiser steps."""
+        """All epochs and minibatches over one batch of rollouts.
+
+        Returns metrics averaged over optimiser steps; ``train/…`` are counts, and add up.
+        """
         batches = list(self._minibatches(groups))
         # With one optimiser step per batch the old policy is the current one: no forward is needed to know it.
         old = self._logprobs(self.model, batches) if len(batches) * self.cfg.epochs > 1 else None
@@ -47,7 +50,9 @@ class PolicyLearner:
                 part, parts = epoch * len(batches) + number, self.cfg.epochs * len(batches)
                 tick = partial(_part_done, on_progress, part, parts) if on_progress else None
                 history.append(self._step(rows, old, tick))
-        return {key: float(np.mean([h[key] for h in history if key in h])) for key in {k for h in history for k in h}}
+        every = sorted({key for h in history for key in h})
+        combine = {key: np.sum if key.startswith("train/") else np.mean for key in every}
+        return {key: float(combine[key]([h[key] for h in history if key in h])) for key in every}
 
     def _minibatches(self, groups: Sequence[Group]) -> Iterator[list[Row]]:
         """Split the groups' scored rows into ``cfg.minibatches`` parts of whole groups; empty parts are left out.

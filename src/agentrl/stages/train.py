@@ -6,7 +6,7 @@ import copy
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +62,28 @@ class TrainState:
         self.best = -math.inf if state["best"] is None else state["best"]
 
 
-def main(cfg: Config) -> Path:
-    """Run or resume RL; returns the last checkpoint. Raises UserError, RunError, KeyboardInterrupt."""
+def main(cfg: Config, steps: int | None = None) -> Path:
+    """Run or resume RL; returns the last checkpoint. Raises UserError, RunError, KeyboardInterrupt.
+
+    A resumed run follows the config stored in its folder; ``steps`` is a new number of steps for it.
+    """
     console = Console(stderr=True)
     if cfg.run.resume:
         run = Run.open(resolve_run(cfg.run.resume, cfg.run.root))
         checkpoint = run.checkpoints.last()
-        stored = run.config()
-        stored.train.steps = max(stored.train.steps, cfg.train.steps) if cfg.train.steps else stored.train.steps
-        stored.run.resume = cfg.run.resume
-        cfg = stored
-        start = checkpoint or (Path(run.facts()["starts_from"]) if run.facts().get("starts_from") else None)
+        resume, cfg = cfg.run.resume, run.config()
+        cfg.run.resume = resume
+        cfg.train.steps = steps or cfg.train.steps
+        start = checkpoint or (Path(cfg.model.init) if cfg.model.init else None)
         run.rewind(0 if checkpoint is None else int(checkpoint.name.split("-")[1]))
         console.print(f"going on with {run.dir} from {checkpoint or 'its start'}")
     else:
         start = starting_point(cfg, ("sft",))
         checkpoint = None
+        # What was found goes into the stored config: a resumed run must not look for something newer.
+        cfg = replace(cfg, model=replace(cfg.model, init=str(start.resolve()) if start else None))
         run = Run.create(cfg, "train", sys.argv)
-        run.update(starts_from=str(start.resolve()) if start else None)
+        run.update(starts_from=cfg.model.init)
         console.print(f"RL on {cfg.env.name} with reward={cfg.reward.name}, algo={cfg.algo.name}, run {run.dir}")
         if start is None:
             console.print(
@@ -91,7 +95,7 @@ def main(cfg: Config) -> Path:
     try:
         kit = load_rollout(cfg, start)
         rewards = build(cfg.reward, kit.spec, cfg.train.seed)
-        state = new_state(cfg, kit, run)
+        state = new_state(cfg, kit)
         if checkpoint is not None:
             state.restore(load_state(checkpoint, state.learner.optimizer))
         else:
@@ -117,6 +121,7 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             clock = Clock()
             groups, metrics = sample(cfg, kit, rewards, state, run, progress)
             clock.lap("time/rollout_s")
+            metrics |= engine_metrics(kit, clock)
             metrics |= overlong.apply(groups, cfg.algo)
             metrics |= advantages.annotate(groups, cfg.algo)
             metrics |= state.learner.update(groups, lambda f: progress.tick(0.5 + f / 2, "update"))
@@ -125,8 +130,9 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             if panel is not None and step % cfg.train.eval_every == 0:
                 metrics |= quick_eval(kit.collector, rewards, panel.tasks, cfg.train.seed, step)
                 clock.lap("time/eval_s")
+                kit.engine.take_stats()  # the next step counts its own work only
             warnings = state.watch.update(step, metrics, groups)
-            metrics |= clock.metrics() | engine_metrics(kit, clock)
+            metrics |= clock.metrics()
             metrics |= ledger.operations(metrics, parameters)
             if cfg.run.trajectories:
                 run.save_trajectories(step, groups)
@@ -159,26 +165,25 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
     return last
 
 
-def new_state(cfg: Config, kit: RolloutKit, run: Run) -> TrainState:
+def new_state(cfg: Config, kit: RolloutKit) -> TrainState:
     """The state before the first step, for the weights that ``kit`` holds."""
     algo = cfg.algo
     optimizer = MasterOptimizer(kit.model, algo.weight_decay, (algo.adam_beta1, algo.adam_beta2))
     reference = None
     if algo.kl_coef != 0:
-        reference = reference_model(cfg, kit, run)
+        reference = reference_model(cfg, kit)
     learner = PolicyLearner(
         kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, reference
     )
     return TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
 
 
-def reference_model(cfg: Config, kit: RolloutKit, run: Run):  # type: ignore[no-untyped-def]
+def reference_model(cfg: Config, kit: RolloutKit):  # type: ignore[no-untyped-def]
     """A frozen copy of the weights that the run started from (not of those it was resumed with)."""
     if not cfg.run.resume:
         reference = copy.deepcopy(kit.model)
     else:
-        start = run.facts().get("starts_from")
-        reference = load_rollout(cfg, start, kit.spec).model
+        reference = load_rollout(cfg, cfg.model.init, kit.spec).model
     return reference.requires_grad_(False)
 
 
