@@ -37,10 +37,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP) ## cold start, RL and evaluation on real weights, ending in one table (two cores: at most 20 minutes)
-	$(BIN)/agentrl sft-coldstart experiment=demo run.dir=outputs/demo/sft
-	$(BIN)/agentrl train experiment=demo run.dir=outputs/demo/train model.init=outputs/demo/sft/checkpoints/last
-	$(BIN)/agentrl eval experiment=demo run.dir=outputs/demo/eval --heldout --base \
-		--checkpoint outputs/demo/sft/checkpoints/last --checkpoint outputs/demo/train/checkpoints/last
+	@set -e; root=outputs/demo/$$(date +%Y%m%d-%H%M%S); \
+	$(BIN)/agentrl sft-coldstart experiment=demo run.root=$$root run.dir=$$root/sft; \
+	$(BIN)/agentrl train experiment=demo run.root=$$root run.dir=$$root/train; \
+	$(BIN)/agentrl eval experiment=demo run.root=$$root run.dir=$$root/eval --heldout --base \
+		--checkpoint $$root/sft --checkpoint $$root/train
 
 test: $(STAMP) ## the test suite without slow tests
 	$(BIN)/python -m pytest

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 from typer.exceptions import TyperException
 
+from agentrl.allocator import restart_with_huge_pages
 from agentrl.config.folders import config_folders, group_choices
 from agentrl.errors import RunError, UserError, nearest
 
@@ -278,6 +279,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     args = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and args[:1] and args[0] in ("sft-coldstart", "train", "eval"):
+        restart_with_huge_pages(args)
     try:
         code = app(args, prog_name="agentrl", standalone_mode=False)
         sys.stdout.flush()

@@ -34,14 +34,25 @@ def compiled(function: Function) -> Function:
 
 
 def compile_norms(model: torch.nn.Module) -> None:
-    """Compile the forward of every RMS norm in a model: unfused, they cost as much as the matrix products around them.
+    """Compile the RMS norms of a model for training, where, unfused, they cost as much as the matrix products.
 
-    One compiled function serves all norms of a class. Results differ from the plain ones by rounding only.
+    One compiled function serves all norms of a class. Sampling keeps the plain ones: its calls are small, and it
+    should not wait for a compiler. The two differ by rounding only.
     """
     forwards: dict[type, Any] = {}
     for module in model.modules():
         kind = type(module)
         if kind.__name__.endswith("RMSNorm"):
             if kind not in forwards:
-                forwards[kind] = compiled(kind.forward)
+                forwards[kind] = _in_training(kind.forward)
             module.forward = types.MethodType(forwards[kind], module)
+
+
+def _in_training(function: Function) -> Function:
+    fast = compiled(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (fast if torch.is_grad_enabled() else function)(*args, **kwargs)
+
+    return call  # type: ignore[return-value]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from transformers import PreTrainedModel
 
 from agentrl.algos import advantages, overlong
 from agentrl.algos.sampling_filter import has_spread
@@ -178,13 +179,10 @@ def new_state(cfg: Config, kit: RolloutKit) -> TrainState:
     return TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
 
 
-def reference_model(cfg: Config, kit: RolloutKit):  # type: ignore[no-untyped-def]
+def reference_model(cfg: Config, kit: RolloutKit) -> PreTrainedModel:
     """A frozen copy of the weights that the run started from (not of those it was resumed with)."""
-    if not cfg.run.resume:
-        reference = copy.deepcopy(kit.model)
-    else:
-        reference = load_rollout(cfg, cfg.model.init, kit.spec).model
-    return reference.requires_grad_(False)
+    model = load_rollout(cfg, cfg.model.init, kit.spec).model if cfg.run.resume else copy.deepcopy(kit.model)
+    return model.requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def sample(
