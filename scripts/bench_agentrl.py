@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench_job import WARM_UP_TOKENS, WARM_UP_TURNS, Job, Measured, reset_peak, save, text_of_length
+from bench_job import WARM_UP_TOKENS, WARM_UP_TURNS, Clock, Job, Measured, save, text_of_length
 
 from agentrl.algos import advantages
 from agentrl.config.schema import Config
@@ -90,17 +90,15 @@ def step(
 ) -> Measured:
     """One training step with ``turns`` turns of ``tokens`` sampled tokens each."""
     cfg.env.max_turns, cfg.env.max_turn_tokens = turns, tokens
-    reset_peak()
-    start = time.perf_counter()
+    clock = Clock()
     groups = kit.collector.collect(some, job.members, Sampling(), job.seed, learner.updates)
-    rollout = time.perf_counter() - start
+    clock.rollout = time.perf_counter() - clock.start
     give_rewards(groups)
     advantages.annotate(groups, cfg.algo)
     learner.update(groups)
-    seconds = time.perf_counter() - start
     rows = [t.rows[0] for g in groups for t in g.trajectories]
     prompts = [r.ids[: r.prompt_length].tolist() for r in rows]
-    return Measured.of(turns, rollout, seconds, prompts, [int(r.sampled.sum()) for r in rows], [len(r) for r in rows])
+    return clock.measured(turns, prompts, [int(r.sampled.sum()) for r in rows], [len(r) for r in rows])
 
 
 def give_rewards(groups: list[Group]) -> None:

@@ -8,6 +8,7 @@ import json
 import random
 import resource
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -72,6 +73,7 @@ class Measured:
     rollout_s: float
     update_s: float
     step_s: float
+    cpu_s: float  # of all threads of the process: well under step_s × threads where something else had the cores
     peak_bytes: int
     rows: int
     prompt_hash: str  # of all prompts' ids, in order
@@ -79,16 +81,33 @@ class Measured:
     sampled_tokens: list[int]
     row_tokens: list[int]
 
-    @classmethod
-    def of(
-        cls, turns: int, rollout_s: float, step_s: float, prompts: Sequence[Sequence[int]], sampled: Sequence[int],
-        rows: Sequence[int],
-    ) -> Measured:  # fmt: skip
-        """Take the peak memory now. ``prompts`` are ids, one list a row; the others are counts, one a row."""
-        return cls(
-            turns, rollout_s, step_s - rollout_s, step_s, peak_memory(), len(rows), hash_ids(prompts),
-            sorted({len(p) for p in prompts}), sorted(set(sampled)), sorted(set(rows)),
-        )  # fmt: skip
+
+class Clock:
+    """Times one step from its construction on, and counts its peak memory."""
+
+    def __init__(self) -> None:
+        reset_peak()
+        self.start, self.cpu = time.perf_counter(), time.process_time()
+        self.rollout = 0.0
+
+    def measured(
+        self, turns: int, prompts: Sequence[Sequence[int]], sampled: Sequence[int], rows: Sequence[int]
+    ) -> Measured:
+        """The finished step. ``prompts`` are ids, one list a row; ``sampled`` and ``rows`` are counts, one a row."""
+        seconds = time.perf_counter() - self.start
+        return Measured(
+            turns=turns,
+            rollout_s=self.rollout,
+            update_s=seconds - self.rollout,
+            step_s=seconds,
+            cpu_s=time.process_time() - self.cpu,
+            peak_bytes=peak_memory(),
+            rows=len(rows),
+            prompt_hash=hash_ids(prompts),
+            prompt_tokens=sorted({len(p) for p in prompts}),
+            sampled_tokens=sorted(set(sampled)),
+            row_tokens=sorted(set(rows)),
+        )
 
 
 def save(file: Path, side: str, facts: dict[str, Any], steps: Sequence[Measured]) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from agentrl.errors import RunError
 
-# (key, title, unit, how the ratio is taken: "TRL / agentrl" for what should be small, the inverse for throughput)
+# (key, title, unit, the ratio: such that above 1 favours agentrl; none where neither is better)
 MEASURES = (
     ("rollout_s", "rollout", "s", "trl/agentrl"),
     ("sampled_per_s", "sampled tokens/s", "", "agentrl/trl"),
@@ -22,6 +22,7 @@ MEASURES = (
     ("update_of_peak", "update, share of peak", "%", "agentrl/trl"),
     ("step_s", "step", "s", "trl/agentrl"),
     ("peak_gib", "peak memory", "GiB", "trl/agentrl"),
+    ("cores_used", "cores in use", "", ""),
 )
 
 
@@ -69,6 +70,7 @@ def compare(job: Job, runs: Sequence[dict[str, Any]], machine: dict[str, Any]) -
                     "update_of_peak": 100 * useful / step["update_s"] / peak,
                     "step_s": step["step_s"],
                     "peak_gib": step["peak_bytes"] / 2**30,
+                    "cores_used": step["cpu_s"] / step["step_s"],
                 }
                 for key, value in measured.items():
                     values.setdefault(key, {}).setdefault(run["side"], []).append(value)
@@ -85,7 +87,7 @@ def summarise(values: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, 
         found: dict[str, Any] = {}
         for side, v in sides.items():
             found[side] = {"median": statistics.median(v), "low": min(v), "high": max(v), "n": len(v)}
-        if len(sides) == 2:
+        if len(sides) == 2 and direction:
             upper, lower = (found[side]["median"] for side in direction.split("/"))
             found["ratio"] = upper / lower
         measures[key] = found

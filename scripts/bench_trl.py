@@ -22,7 +22,7 @@ import torch
 import transformers
 import trl
 import trl.trainer.grpo_trainer as grpo
-from bench_job import WARM_UP_TOKENS, WARM_UP_TURNS, Job, Measured, reset_peak, save, text_of_length
+from bench_job import WARM_UP_TOKENS, WARM_UP_TURNS, Clock, Job, Measured, save, text_of_length
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -61,7 +61,6 @@ class Bench(TrainerCallback):
         self.parser = ScriptedParser(job.prompts * job.members)
         self.observation = ""
         self.steps: list[Measured] = []
-        self.started = self.rollout = 0.0
         self.generated: tuple[Any, ...] = ()
         grpo.parse_response = self.parser
 
@@ -81,7 +80,7 @@ class Bench(TrainerCallback):
         def timed(prompts: list[Any]) -> Any:
             start = time.perf_counter()
             self.generated = generate(prompts)
-            self.rollout = time.perf_counter() - start
+            self.clock.rollout = time.perf_counter() - start
             return self.generated
 
         trainer._generate = timed
@@ -98,17 +97,15 @@ class Bench(TrainerCallback):
         lengths = {"max_new_tokens": tokens, "min_new_tokens": tokens}
         self.trainer.generation_config.update(**lengths)
         self.trainer.generation_kwargs.update(lengths)
-        reset_peak()
-        self.started = time.perf_counter()
+        self.clock = Clock()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        seconds = time.perf_counter() - self.started
         if state.global_step == 1:
             return  # the warm-up
         prompts, completions, mask = self.generated[:3]
         rows = [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)]
         sampled = [sum(m) for m in mask]
-        self.steps.append(Measured.of(self.parser.turns, self.rollout, seconds, prompts, sampled, rows))
+        self.steps.append(self.clock.measured(self.parser.turns, prompts, sampled, rows))
         facts = {
             "versions": {"trl": trl.__version__, "torch": torch.__version__, "transformers": transformers.__version__},
             "parameters": self.trainer.model.num_parameters(),

@@ -67,7 +67,7 @@ def test_unequal_work_is_not_compared() -> None:
 
     job = bench.make_job(bench.parse(TINY))
     step = {
-        "turns": 1, "rollout_s": 2.0, "update_s": 1.0, "step_s": 3.0, "peak_bytes": 2**30, "rows": 8,
+        "turns": 1, "rollout_s": 2.0, "update_s": 1.0, "step_s": 3.0, "cpu_s": 3.0, "peak_bytes": 2**30, "rows": 8,
         "prompt_hash": "a", "prompt_tokens": [64], "sampled_tokens": [6], "row_tokens": [70],
     }  # fmt: skip
     runs = [
