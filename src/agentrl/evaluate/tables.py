@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 # Okabe and Ito's palette: tells the policies apart for colour-blind readers and in grey print.
-COLOURS = ("#999999", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#0072B2", "#F0E442")
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999999")
 
 
 def interval_text(value: Mapping[str, Any], signed: bool = False) -> str:
@@ -121,7 +121,7 @@ def write_plot(result: Mapping[str, Any], path: Path) -> None:
     axes.set_ylim(0, 1.09)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.set_ylabel("success")
-    axes.set_title(f"{result['env']}: success by variant, 95 % intervals (grey: held-out)", fontsize=11, loc="left")
+    axes.set_title(f"{result['env']}: success by variant, 95 % intervals (grey ground: held out)", fontsize=11, loc="left")
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
