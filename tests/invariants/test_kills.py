@@ -1,0 +1,127 @@
+"""Processes killed at any moment, and stopped by Ctrl-C: going on gives the bits of the run that was left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from invariants.running import (
+    SMALL,
+    assert_identical,
+    kill_when,
+    metrics_of,
+    resume,
+    start,
+    steps_of,
+    tokens_of,
+    weights_of,
+)
+
+ARGUMENTS = ("train.steps=4", "train.save_every=2")
+
+
+def begin(folder: Path, cold: Path):
+    log = folder.with_suffix(".log")
+    return start(["train", *SMALL, f"model.init={cold}", *ARGUMENTS, f"run.dir={folder}"], log)
+
+
+def killed(process) -> None:
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_killed_in_the_middle_of_a_batch(whole, cold, tmp_path):
+    """Step 4 is under way: the checkpoint of step 2 is the newest, and step 3 is done again."""
+    folder = tmp_path / "run"
+    process = begin(folder, cold)
+    assert kill_when(process, lambda: steps_of(folder) == 3)
+    killed(process)
+    assert steps_of(folder) == 3 and json.loads((folder / "run.json").read_text())["status"] == "running"
+    resume(folder)
+    assert_identical(folder, whole)
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["status"] == "finished" and [r["step"] for r in facts["resumed"]] == [2]
+
+
+def test_killed_before_the_first_checkpoint(whole, cold, tmp_path):
+    folder = tmp_path / "run"
+    process = begin(folder, cold)
+    assert kill_when(process, lambda: steps_of(folder) == 1)
+    killed(process)
+    assert not any((folder / "checkpoints").glob("step-*"))
+    resume(folder)
+    assert_identical(folder, whole)
+
+
+def test_killed_while_a_checkpoint_is_written(whole, cold, tmp_path):
+    folder = tmp_path / "run"
+    checkpoints = folder / "checkpoints"
+    process = begin(folder, cold)
+    assert kill_when(process, lambda: any(checkpoints.glob(".*step-000004*/*")))
+    killed(process)
+    resume(folder)
+    assert_identical(folder, whole)
+    assert not [p.name for p in checkpoints.iterdir() if p.name.startswith(".")]
+
+
+def interrupt(argv: list[str], folder: Path, log: Path) -> int:
+    """A run in a real process of its own, sent Ctrl-C in its second step; returns its exit code."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with log.open("a") as out:
+        process = subprocess.Popen([sys.executable, "-m", "agentrl", *argv], stdout=out, stderr=out, env=environment)
+        end = time.monotonic() + 240
+        while steps_of(folder) < 1 and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        return process.wait(240)
+
+
+def test_ctrl_c_finishes_the_step_saves_and_exits_130(whole, cold, tmp_path):
+    folder, log = tmp_path / "run", tmp_path / "run.log"
+    assert interrupt(["train", *SMALL, f"model.init={cold}", *ARGUMENTS, f"run.dir={folder}"], folder, log) == 130
+    text = log.read_text()
+    assert "run.resume=" in text and "Traceback" not in text
+    done = steps_of(folder)
+    assert 1 <= done < 4 and (folder / "checkpoints" / f"step-{done:06d}").is_dir()
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    resume(folder)
+    assert_identical_but_for_checkpoints(folder, whole)
+
+
+def assert_identical_but_for_checkpoints(folder: Path, whole: Path) -> None:
+    """An extra checkpoint was saved, and may be the best one; everything else is the same."""
+    assert metrics_of(folder) == metrics_of(whole)
+    one, two = weights_of(folder), weights_of(whole)
+    assert all(one[k].tobytes() == two[k].tobytes() for k in two)
+    assert all(tokens_of(folder, s) == tokens_of(whole, s) for s in range(1, 5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_random_moments_again_and_again(whole, cold, tmp_path, seed):
+    """Up to eight kills in loading, sampling, updating, saving or rewinding, until a run gets through."""
+    rng = random.Random(seed)
+    folder, log = tmp_path / "run", tmp_path / "run.log"
+    kills = 0
+    for _ in range(8):
+        begun = (folder / "config.yaml").exists() and (folder / "run.json").exists()
+        if not begun:  # killed before there was a run: nothing to go on with
+            shutil.rmtree(folder, ignore_errors=True)
+        process = start(["train", f"run.resume={folder}"], log) if begun else begin(folder, cold)
+        moment = time.monotonic() + rng.uniform(0.1, 3.0)
+        kills += kill_when(process, lambda moment=moment: time.monotonic() > moment)
+        process.join(240)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL, log.read_text()[-3000:]
+    assert kills
+    resume(folder)
+    assert_identical(folder, whole)
