@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["agentrl.stages.train", "agentrl.stages.sft", "invariants.running"])
@@ -33,7 +35,8 @@ SMALL = (
 )
 
 
-def _command(argv: list[str], log: str) -> None:
+def _command(argv: list[str], log: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
     with open(log, "a", buffering=1) as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -43,8 +46,9 @@ def _command(argv: list[str], log: str) -> None:
 
 
 def start(argv: list[str], log: Path) -> Any:
-    """Start ``agentrl argv…``; its output goes to ``log``."""
-    process = SERVER.Process(target=_command, args=(argv, str(log)))
+    """Start ``agentrl argv…`` with the ``AGENTRL_…`` variables of now; its output goes to ``log``."""
+    environment = {k: v for k, v in os.environ.items() if k.startswith("AGENTRL_")}
+    process = SERVER.Process(target=_command, args=(argv, str(log), environment))
     process.start()
     return process
 
@@ -93,7 +97,7 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in m.items() if not k.startswith("time/") and "tokens_per_s" not in k} for m in lines]
 
 
-def weights_of(folder: Path, name: str = "last") -> dict[str, Any]:
+def weights_of(folder: Path, name: str = "last") -> dict[str, Tensor]:
     """All tensors of a checkpoint: the model's and the optimiser's."""
     checkpoint = folder / "checkpoints" / name
     tensors = dict(load_file(checkpoint / "model.safetensors"))
@@ -106,13 +110,17 @@ def tokens_of(folder: Path, step: int) -> list[list[int]]:
     return [row["ids"] for t in table for row in t["rows"]]
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
 def assert_identical(a: Path, b: Path) -> None:
     """Metrics, weights, optimiser, trainer state and trajectories, bit for bit (times aside)."""
     assert metrics_of(a) == metrics_of(b)
     for name in ("last", "best"):
         one, two = weights_of(a, name), weights_of(b, name)
         assert one.keys() == two.keys()
-        assert all(one[k].dtype == two[k].dtype and one[k].tobytes() == two[k].tobytes() for k in one)
+        assert all(same_bits(one[k], two[k]) for k in one)
         state = [json.loads((f / "checkpoints" / name / "trainer/state.json").read_text()) for f in (a, b)]
         assert state[0] == state[1]
     files = sorted(p.name for p in (a / "trajectories").iterdir())
