@@ -1,7 +1,7 @@
 """How this process gets memory from the system, which on CPUs decides a third of a training step's time.
 
-glibc hands large freed blocks back to the system, and every tensor then starts on fresh 4 KiB pages. Keeping the memory,
-in huge pages, can only be chosen before a process starts, so the command replaces itself once with the choice made.
+glibc hands large freed blocks back to the system, and every tensor then starts on fresh 4 KiB pages. Keeping the
+memory, in huge pages, can only be chosen before a process starts, so the command replaces itself once.
 """
 
 from __future__ import annotations

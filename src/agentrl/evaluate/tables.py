@@ -121,7 +121,8 @@ def write_plot(result: Mapping[str, Any], path: Path) -> None:
     axes.set_ylim(0, 1.09)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.set_ylabel("success")
-    axes.set_title(f"{result['env']}: success by variant, 95 % intervals (grey ground: held out)", fontsize=11, loc="left")
+    title = f"{result['env']}: success by variant, 95 % intervals (grey ground: held out)"
+    axes.set_title(title, fontsize=11, loc="left")
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
