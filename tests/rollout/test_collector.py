@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.families import FAMILIES
 from rollout.kits import Kit
-from rollout.scripted import KINDS, ScriptedSpec, make_task, random_script
+from rollout.scripted import KINDS, ScriptedEnv, ScriptedSpec, make_task, random_script
 
 from agentrl.config.schema import EngineConfig, EnvConfig, RewardComponentConfig, RewardConfig, RolloutConfig
 from agentrl.envs.base import EnvSpec, Observation, Outcome, Task
@@ -230,8 +230,39 @@ def test_turn_limit(kits):
 def test_an_exception_in_the_environment_is_an_error_of_infrastructure(kits):
     trajectory = one(kits, [OK, {"kind": "raise"}])
     assert trajectory.stop_reason is StopReason.ERROR
-    assert trajectory.error == "ZeroDivisionError: a bug in the environment"
+    assert trajectory.error == "step: ZeroDivisionError: a bug in the environment"
     assert trajectory.turns[1].outcome is Outcome.TOOL_ERROR
+
+
+@pytest.mark.parametrize("method", ["reset", "state_key", "answer"])
+def test_a_bug_anywhere_in_an_environment_ends_its_episode_only(kits, monkeypatch, method):
+    plain = getattr(ScriptedEnv, method)
+
+    def broken(self, *args):
+        if method == "reset":
+            self.task = args[0]
+            self.number = args[0].seed
+        elif not hasattr(self, "number"):
+            self.number = self.task.seed
+        if self.number == 0:
+            raise KeyError("a bug")
+        return plain(self, *args)
+
+    monkeypatch.setattr(ScriptedEnv, method, broken)
+    tasks = [make_task(n, [OK, {"kind": "done"}]) for n in range(2)]
+    groups, _ = collect(kits("tiny"), ScriptedSpec(), tasks, members=2)
+    for trajectory in groups[0].trajectories:
+        assert trajectory.stop_reason is StopReason.ERROR and trajectory.error.endswith("KeyError: 'a bug'")
+    assert [t.stop_reason for t in groups[1].trajectories] == [StopReason.DONE] * 2
+    assert not groups[0].scored
+
+
+def test_a_task_twice_in_a_batch_is_sampled_from_other_streams(kits):
+    task = make_task(0, [OK, {"kind": "done"}])
+    groups, _ = collect(kits("tiny"), ScriptedSpec(), [task, task], members=3)
+    trajectories = [t for g in groups for t in g.trajectories]
+    assert [t.member for t in trajectories] == list(range(6))
+    assert len({t.turns[0].text for t in trajectories}) == 6
 
 
 def test_a_fatal_failure_is_an_error(kits):

@@ -36,8 +36,8 @@ def compiled(function: Function) -> Function:
 def compile_norms(model: torch.nn.Module) -> None:
     """Compile the RMS norms of a model for training, where, unfused, they cost as much as the matrix products.
 
-    One compiled function serves all norms of a class. Sampling keeps the plain ones: its calls are small, and it
-    should not wait for a compiler. The two differ by rounding only.
+    One compiled function serves all norms of a class. Sampling (inference mode) keeps the plain ones: its calls are
+    small, and it should not wait for a compiler. The two differ by rounding only.
     """
     forwards: dict[type, Any] = {}
     for module in model.modules():
@@ -53,6 +53,6 @@ def _in_training(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (fast if torch.is_grad_enabled() else function)(*args, **kwargs)
+        return (function if torch.is_inference_mode_enabled() else fast)(*args, **kwargs)
 
     return call  # type: ignore[return-value]

@@ -7,16 +7,53 @@ action ended, and waited for when it is late, so the same seed gives the same ba
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
-from agentrl.envs.base import Environment, EnvSpec, Outcome, Task, Transition
+from agentrl.envs.base import Environment, EnvSpec, Message, Outcome, Task, Transition
 from agentrl.models.template import Renderer
 from agentrl.rollout.engine import LocalEngine, Sequence_
 from agentrl.rollout.sampling import Sampling, stream
 from agentrl.rollout.trajectory import Group, Origin, Row, StopReason, Trajectory, Turn
+
+
+class Guarded:
+    """An environment whose bugs end its own episode, as an error with a reason, and never the run."""
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+        self.failure: str | None = None
+
+    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return method(*args)
+        except Exception as error:  # the boundary to user-written environments
+            self.failure = self.failure or f"{method.__name__}: {type(error).__name__}: {error}"
+            return None
+
+    def reset(self, task: Task) -> list[Message] | None:
+        return self._call(self.environment.reset, task)
+
+    def step(self, action: str) -> tuple[Transition, float]:
+        """The transition and the seconds it took."""
+        start = time.perf_counter()
+        transition = self._call(self.environment.step, action)
+        if self.failure is not None:
+            transition = Transition(None, True, Outcome.TOOL_ERROR, self.failure, fatal=True)
+        return transition, time.perf_counter() - start
+
+    def state_key(self) -> str:
+        return self._call(self.environment.state_key) or ""
+
+    def answer(self) -> str | None:
+        return self._call(self.environment.answer)
+
+    def close(self) -> None:
+        self._call(self.environment.close)
 
 
 @dataclass
@@ -24,7 +61,7 @@ class Episode:
     """One running trajectory."""
 
     trajectory: Trajectory
-    environment: Environment
+    environment: Guarded
     sequence: Sequence_
     key: tuple[object, ...]  # of its random stream
     state_key: str = ""
@@ -75,9 +112,13 @@ class Collector:
         self.engine.sampling = sampling
         episodes: dict[int, Episode] = {}
         groups: list[list[Trajectory]] = []
+        seen: Counter[str] = Counter()
         for task in tasks:
             group: list[Trajectory] = []
-            for member in range(members):
+            # A task that stands twice in a batch goes on counting its members: no two draw from the same stream.
+            first = seen[task.hash] * members
+            seen[task.hash] += 1
+            for member in range(first, first + members):
                 trajectory = Trajectory(task, member, step, rows=[])
                 episode = self._open(trajectory, seed)
                 if episode is not None:
@@ -100,7 +141,7 @@ class Collector:
                 for sequence in self.engine.step():
                     episode = episodes[id(sequence)]
                     action = self._take_action(episode)
-                    future = pool.submit(timed_step, episode.environment, action)
+                    future = pool.submit(episode.environment.step, action)
                     pending.append(Pending(clock + self.scheduling.tool_delay, order, episode, future))
                     order += 1
                 clock += 1
@@ -118,18 +159,20 @@ class Collector:
         return due
 
     def _open(self, trajectory: Trajectory, seed: int) -> Episode | None:
-        """Reset an environment and queue its prompt; None when the prompt alone is too long."""
+        """Reset an environment and queue its prompt; None when it failed or the prompt alone is too long."""
         task = trajectory.task
-        environment = self.spec.make()
-        prompt = self.renderer.prompt(environment.reset(task))
+        environment = Guarded(self.spec.make())
+        messages = environment.reset(task)
+        prompt = self.renderer.prompt(messages) if messages is not None else []
         trajectory.rows = [Row.from_prompt(prompt)]
+        state_key = environment.state_key()
         limit = self._action_limit(len(prompt))
-        if limit <= 0:
+        if environment.failure is not None or limit <= 0:
             self._close(trajectory, environment, StopReason.CONTEXT_OVERFLOW)
             return None
         key = (seed, trajectory.policy_step, task.hash, trajectory.member)
         sequence = self.engine.start(prompt, shared=tuple(prompt), noise=stream(limit, *key, 0))
-        return Episode(trajectory, environment, sequence, key, environment.state_key())
+        return Episode(trajectory, environment, sequence, key, state_key)
 
     def _action_limit(self, length: int) -> int:
         """Tokens that the next action may have when the row holds ``length``."""
@@ -171,7 +214,7 @@ class Collector:
         reason = self._stop_reason(episode, transition)
         if reason is not None:
             if reason is StopReason.ERROR:
-                trajectory.error = transition.error or "the environment gave no reason"
+                trajectory.error = transition.error or episode.environment.failure or "the environment gave no reason"
             self._close(trajectory, episode.environment, reason, episode.sequence)
             return True
         return False
@@ -183,7 +226,7 @@ class Collector:
         ends as the policy saw it, and training uses that same row.
         """
         trajectory, row, turn = episode.trajectory, episode.row, episode.trajectory.turns[-1]
-        if transition.fatal:
+        if transition.fatal or episode.environment.failure is not None:
             return StopReason.ERROR
         if transition.done or transition.observation is None:
             return StopReason.DONE
@@ -204,25 +247,16 @@ class Collector:
         return None
 
     def _close(
-        self, trajectory: Trajectory, environment: Environment, reason: StopReason, sequence: Sequence_ | None = None
+        self, trajectory: Trajectory, environment: Guarded, reason: StopReason, sequence: Sequence_ | None = None
     ) -> None:
         row = trajectory.rows[0]
         trajectory.stop_reason = reason
         trajectory.answer = environment.answer()
+        if environment.failure is not None:
+            trajectory.stop_reason, trajectory.error = StopReason.ERROR, trajectory.error or environment.failure
         trajectory.text = self.renderer.decode(row.ids.tolist())
         trajectory.costs.tokens_sampled = int(row.sampled.sum())
         if sequence is not None:
             trajectory.costs.tokens_prefilled = sequence.prefilled
             self.engine.finish(sequence)
         environment.close()
-
-
-def timed_step(environment: Environment, action: str) -> tuple[Transition, float]:
-    """Step an environment; a bug in it becomes a fatal tool error, never an exception in the trainer."""
-    start = time.perf_counter()
-    try:
-        transition = environment.step(action)
-    except Exception as error:  # the boundary to user-written environments
-        reason = f"{type(error).__name__}: {error}"
-        transition = Transition(None, True, Outcome.TOOL_ERROR, reason, fatal=True)
-    return transition, time.perf_counter() - start

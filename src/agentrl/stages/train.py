@@ -24,7 +24,7 @@ from agentrl.learn.policy import PolicyLearner
 from agentrl.rewards import Rewards, build, reward_metrics
 from agentrl.rollout.metrics import rollout_metrics
 from agentrl.rollout.sampling import Sampling
-from agentrl.rollout.trajectory import Group
+from agentrl.rollout.trajectory import Group, StopReason
 from agentrl.runs import ledger
 from agentrl.runs.collapse import CollapseWatch
 from agentrl.runs.folder import Run, resolve_run
@@ -220,6 +220,9 @@ def sample(
         spare += [g for g in groups if not has_spread(g)]
         if len(kept) == algo.prompts_per_step:
             break
+    sampled = [t for g in everything for t in g.trajectories]
+    if all(t.stop_reason is StopReason.ERROR for t in sampled):
+        raise RunError(f"all {len(sampled)} episodes of step {state.step + 1} failed: {sampled[0].error}")
     kept += spare[: algo.prompts_per_step - len(kept)]
     metrics = reward_metrics(everything) | rollout_metrics(everything)
     metrics["rewards/errors"] = errors
