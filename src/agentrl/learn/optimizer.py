@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -89,9 +88,6 @@ class MasterOptimizer:
             if moments:
                 self.adam.state[master] = {k: v if k == "step" else v.to(master.device) for k, v in moments.items()}
         self.write_back()
-
-    def named_masters(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.masters.items()
 
 
 def learning_rate(base: float, step: int, warmup: int, total: int | None = None) -> float:

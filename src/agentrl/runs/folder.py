@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -188,6 +189,16 @@ class Run:
         if self._tracker is not None:
             self._tracker.finish()
             self._tracker = None
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Calls ``finish`` at the end of the block, with the status that its exception (if any) means."""
+        try:
+            yield
+        except BaseException as error:
+            self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            raise
+        self.finish()
 
     def finish(self, status: str = "finished") -> None:
         """Note how the run ended (``finished``, ``interrupted``, ``failed``) and what it cost; let go of the folder."""

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,8 +63,7 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
     spec = load_spec(cfg.env)
     panels = _panels(cfg, spec, heldout, history, console)
     run = Run.create(cfg, "eval", sys.argv)
-    status = "failed"
-    try:
+    with run.ending(), closing(spec):
         run.update(
             panel_hashes={p.variant: p.hash for p in panels},
             checkpoints=[str(p.checkpoint) if p.checkpoint else None for p in policies],
@@ -75,13 +75,6 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
         files.write_json(run.dir / "eval.json", result)
         run.update(data_hashes=dict(spec.data_hashes()))
         tables.write_plot(result, run.dir / "plots" / "eval.png")
-        status = "finished"
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    finally:
-        spec.close()
-        run.finish(status)
     _show(console, result, run)
     return run.dir / "eval.json"
 

@@ -37,12 +37,8 @@ def main(cfg: Config) -> Path:
     init = str(Path(cfg.model.init).resolve()) if cfg.model.init else None
     run.update(starts_from=init, data_hashes=dict(kit.spec.data_hashes()))
     console.print(f"cold start of {start} on {cfg.env.name}, run {run.dir}")
-    try:
+    with run.ending():
         checkpoint = fit(cfg, kit, run, console)
-    except BaseException as error:
-        run.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
-    run.finish()
     console.print(f"checkpoint: {checkpoint}")
     return checkpoint
 

@@ -93,7 +93,7 @@ def main(cfg: Config, steps: int | None = None) -> Path:
             )
         else:
             console.print(f"starting from {start}")
-    try:
+    with run.ending():
         kit = load_rollout(cfg, start)
         rewards = build(cfg.reward, kit.spec, cfg.train.seed)
         state = new_state(cfg, kit)
@@ -103,10 +103,6 @@ def main(cfg: Config, steps: int | None = None) -> Path:
             run.update(data_hashes=dict(kit.spec.data_hashes()))
             rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
         last = train(cfg, kit, rewards, state, run, console)
-    except BaseException as error:
-        run.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
-    run.finish()
     console.print(f"checkpoint: {last}")
     return last
 
