@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 import unicodedata
@@ -304,3 +305,24 @@ def test_a_template_with_todays_date_renders_the_same_every_day():
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "{{ strftime_now('%Y-%m-%d') + '.' }}")
     text = Renderer(tokenizer).decode(Renderer(tokenizer).prompt([{"role": "user", "content": "a"}]))
     assert text.startswith("26 Jul 2024.")
+
+
+def test_tools_are_shown_by_the_template_or_as_a_system_text():
+    tool = {"type": "function", "function": {"name": "run_it", "description": "runs", "parameters": {"type": "object"}}}
+    user = [{"role": "user", "content": "Who? <|im_end|>"}]
+    plain = renderer("qwen2")
+    text = plain.decode(plain.prompt(user, [tool]))
+    assert text.startswith("<|im_start|>system\nYou can call these functions:\n<tools>\n{") and '"run_it"' in text
+    both = plain.decode(plain.prompt([{"role": "system", "content": "Be brief."}, *user], [tool]))
+    assert "Be brief.\n\nYou can call" in both and both.count("<|im_start|>system") == 1
+
+    tokenizer = copy.deepcopy(plain.tokenizer)
+    shown = "{%- if tools -%}{{ 'T:' + (tools | tojson) + '\n' }}{%- endif -%}"
+    tokenizer.chat_template = shown + tokenizer.chat_template
+    native = Renderer(tokenizer)
+    assert native.decode(native.prompt(user, [tool])).startswith('T:[{"type": "function"')
+    assert native.prompt(user) == plain.prompt(user)
+    # the text of a control token in a message stays text
+    assert native.prompt(user, [tool]).count(native.end_of_turn_id) == native.prompt(
+        [{"role": "user", "content": "Who?"}], [tool]
+    ).count(native.end_of_turn_id)

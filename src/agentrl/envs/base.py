@@ -119,13 +119,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Episode:
-    """What a verifier may look at: the task, the final answer, and the turns' texts. No tokens, no model."""
+    """What a verifier may look at: the task, the final answer, and the turns' texts and facts. No tokens, no model.
+
+    The sequences are aligned by turn. ``infos`` holds each turn's ``Transition.info``; it is empty where an answer is
+    judged without an episode.
+    """
 
     task: Task
     answer: str | None
     actions: Sequence[str]
     observations: Sequence[str]
     outcomes: Sequence[Outcome]
+    infos: Sequence[Mapping[str, Any]] = ()
 
 
 class EnvSpec(ABC):
@@ -138,7 +143,10 @@ class EnvSpec(ABC):
     name: str = ""
     description: str = ""
     action_grammar: str = ""  # one or two lines, for `agentrl envs`
-    stop: Sequence[str] = ()  # strings that end an action
+    stop: Sequence[
+        str
+    ] = ()  # strings that end an action; native tool calls have none: the model's end of turn ends them
+    tools: Sequence[Mapping[str, Any]] = ()  # JSON-schema functions for the prompt, shown by the chat template
     train_variant: str = "train"
 
     @abstractmethod
@@ -180,11 +188,19 @@ class EnvSpec(ABC):
         """The prompt for a trace read from a file, from the messages before its first assistant message."""
         return list(messages)
 
+    def trace_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """A trace's messages in this environment's own wire format (native tool calls as the text of actions ...)."""
+        return list(messages)
+
     def prepare(self) -> None:
         """Build what is slow (corpus index, data files), once, before the first episode."""
 
     def data_hashes(self) -> Mapping[str, str]:
         """Name → hash of corpora and data files, for run.json."""
+        return {}
+
+    def facts(self) -> Mapping[str, Any]:
+        """What else a reader of run.json should know of this environment's machinery (JSON-able); after prepare()."""
         return {}
 
     def close(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.envs.base import Environment, EnvSpec, Episode, Outcome, Task, Transition
@@ -100,7 +101,7 @@ def _variants(spec: EnvSpec, finding: Finding) -> None:
         finding.problems.append(f"variants() lacks the training variant '{spec.train_variant}'")
     if len(variants) < 2:
         finding.problems.append("there is no held-out variant: nothing can show that the policy learned the task")
-    if not spec.stop:
+    if not spec.stop and not spec.tools:
         finding.problems.append("stop is empty: an action would only end at the token limit")
     finding.detail = ", ".join(variants)
 
@@ -231,7 +232,7 @@ def _expert(spec: EnvSpec, drawn: dict[str, list[Task]], max_turns: int, finding
         tried += 1
         longest = max(longest, len(actions))
         for action in actions:
-            ends = any(action.endswith(s) for s in spec.stop)
+            ends = not spec.stop or any(action.endswith(s) for s in spec.stop)
             if not ends or any(s in action[: -len(s)] for s in spec.stop):
                 finding.problems.append(f"{task.id}: the expert's action {action[-40:]!r} must end at a stop string")
                 return
@@ -256,20 +257,22 @@ def _play(env: Environment, task: Task, actions: list[str]) -> tuple[Episode, st
     taken: list[str] = []
     seen: list[str] = []
     outcomes: list[Outcome] = []
+    infos: list[Mapping[str, Any]] = []
     for action in actions:
         transition = env.step(action)
         problem = _shape(transition)
         taken.append(action)
         outcomes.append(transition.outcome)
+        infos.append(transition.info)
         if problem is None and transition.outcome is Outcome.INVALID:
             problem = f"the expert's action {action[-40:]!r} is invalid: {transition.error}"
         if problem:
-            return Episode(task, env.answer(), taken, seen, outcomes), problem
+            return Episode(task, env.answer(), taken, seen, outcomes, infos), problem
         if transition.done:
             break
         assert transition.observation is not None
         seen.append(transition.observation.before + transition.observation.text + transition.observation.after)
-    return Episode(task, env.answer(), taken, seen, outcomes), None
+    return Episode(task, env.answer(), taken, seen, outcomes, infos), None
 
 
 def _shape(transition: Transition) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -87,6 +89,7 @@ def _episode(console: Console, spec: EnvSpec, task: Task, max_turns: int) -> boo
     actions: list[str] = []
     observations: list[str] = []
     outcomes: list[Outcome] = []
+    infos: list[Mapping[str, Any]] = []
     try:
         for message in env.reset(task):
             console.print(
@@ -104,6 +107,7 @@ def _episode(console: Console, spec: EnvSpec, task: Task, max_turns: int) -> boo
             actions.append(as_action(line, spec))
             transition = env.step(actions[-1])
             outcomes.append(transition.outcome)
+            infos.append(transition.info)
             if transition.outcome is not Outcome.OK:
                 console.print(
                     Text(f"{transition.outcome.value}: {transition.error or ''}".rstrip(": "), style="yellow")
@@ -119,7 +123,7 @@ def _episode(console: Console, spec: EnvSpec, task: Task, max_turns: int) -> boo
                 break
         else:
             console.print(f"No turn is left: an episode has {max_turns}.")
-        verdict = spec.verify(Episode(task, env.answer(), actions, observations, outcomes))
+        verdict = spec.verify(Episode(task, env.answer(), actions, observations, outcomes, infos))
     finally:
         env.close()
     scores = ", ".join(f"{name} {value:.2f}" for name, value in verdict.scores.items())

@@ -72,27 +72,37 @@ def expert_traces(
 def play(spec: EnvSpec, renderer: Renderer, task: Task, actions: Sequence[str], env: EnvConfig) -> Row | None:
     """One expert episode as a row; None when the verifier does not accept it."""
     environment = spec.make()
-    row = Row.from_prompt(renderer.prompt(environment.reset(task)))
+    row = Row.from_prompt(renderer.prompt(environment.reset(task), spec.tools))
     observations: list[str] = []
     outcomes: list[Outcome] = []
+    infos: list[Mapping[str, Any]] = []
     for turn, action in enumerate(actions):
-        append_action(row, renderer.encode(action), turn)
+        ended_turn = append_action(row, action, turn, renderer, spec)
         transition = environment.step(action)
         outcomes.append(transition.outcome)
+        infos.append(transition.info)
         if transition.done or transition.observation is None:
             break
-        ids, text = renderer.observation(transition.observation, ended_turn=False, max_tokens=env.max_obs_tokens)
+        ids, text = renderer.observation(transition.observation, ended_turn, max_tokens=env.max_obs_tokens)
         row.append(ids, Origin.OBSERVATION, turn)
         observations.append(text)
     answer = environment.answer()
     environment.close()
-    verdict = spec.verify(Episode(task, answer, list(actions), observations, outcomes))
+    verdict = spec.verify(Episode(task, answer, list(actions), observations, outcomes, infos))
     return row if verdict.success >= 1.0 else None
 
 
-def append_action(row: Row, ids: Sequence[int], turn: int) -> None:
-    """Append an expert's action: it has the origin of sampled tokens and no log-probabilities of its own."""
+def append_action(row: Row, action: str, turn: int, renderer: Renderer, spec: EnvSpec) -> bool:
+    """Append an expert's action: it has the origin of sampled tokens and no log-probabilities of its own.
+
+    An action that does not end at a stop string gets the end-of-turn token; returns whether it did.
+    """
+    ids = renderer.encode(action)
+    ended_turn = not action.rstrip().endswith(tuple(spec.stop))
+    if ended_turn:
+        ids = [*ids, renderer.end_of_turn_id]
     row.append(ids, Origin.SAMPLED, turn, [0.0] * len(ids))
+    return ended_turn
 
 
 def file_traces(source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int, max_obs_tokens: int) -> Traces:
@@ -106,7 +116,7 @@ def file_traces(source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int,
         raise UserError(f"sft.source={source}: no such file")
     found = Traces()
     for number, record in enumerate(load_rows(source), start=1):
-        messages = checked_messages(record, f"{source}, record {number}")
+        messages = checked_messages(record, f"{source}, record {number}", spec)
         row = message_row(messages, renderer, spec, max_obs_tokens)
         if len(row) > max_tokens:
             found.too_long += 1
@@ -115,8 +125,8 @@ def file_traces(source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int,
     return found
 
 
-def checked_messages(record: Mapping[str, Any], where: str) -> list[Message]:
-    """The record's messages, each with a role and text. UserError otherwise."""
+def checked_messages(record: Mapping[str, Any], where: str, spec: EnvSpec) -> list[Message]:
+    """The record's messages in the environment's wire format, each with a role and text. UserError otherwise."""
     messages = record.get("messages")
     if isinstance(messages, str):
         try:
@@ -125,8 +135,14 @@ def checked_messages(record: Mapping[str, Any], where: str) -> list[Message]:
             messages = None
     if not isinstance(messages, list) or not messages:
         raise UserError(f"{where}: field 'messages' must be a list of {{role, content}} objects")
+    if any(not isinstance(m, Mapping) or "role" not in m for m in messages):
+        raise UserError(f"{where}: every message needs a 'role'")
+    try:
+        messages = spec.trace_messages(messages)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("content"), str) or "role" not in message:
+        if not isinstance(message.get("content"), str):
             raise UserError(f"{where}: every message needs a 'role' and text in 'content'")
     if messages[0]["role"] == "assistant" or all(m["role"] != "assistant" for m in messages):
         raise UserError(f"{where}: 'messages' must start with a user or system message and hold an assistant message")
@@ -136,20 +152,16 @@ def checked_messages(record: Mapping[str, Any], where: str) -> list[Message]:
 def message_row(messages: Sequence[Message], renderer: Renderer, spec: EnvSpec, max_obs_tokens: int) -> Row:
     """One trace as a row."""
     first = next(i for i, m in enumerate(messages) if m["role"] == "assistant")
-    row = Row.from_prompt(renderer.prompt(spec.trace_prompt(messages[:first])))
-    turn, inline = -1, False
+    row = Row.from_prompt(renderer.prompt(spec.trace_prompt(messages[:first]), spec.tools))
+    turn, ended_turn = -1, False
     for message in messages[first:]:
         if message["role"] == "assistant":
             turn += 1
-            ids = renderer.encode(message["content"])
-            inline = message["content"].rstrip().endswith(tuple(spec.stop)) if spec.stop else False
-            if not inline and renderer.end_of_turn_id is not None:
-                ids = [*ids, renderer.end_of_turn_id]
-            append_action(row, ids, turn)
+            ended_turn = append_action(row, message["content"], turn, renderer, spec)
         else:
             observation = Observation(message["content"])
-            if inline:
+            if not ended_turn:
                 observation = Observation(message["content"], before="\n\n", after="\n\n")
-            ids, _ = renderer.observation(observation, ended_turn=not inline, max_tokens=max_obs_tokens)
+            ids, _ = renderer.observation(observation, ended_turn, max_tokens=max_obs_tokens)
             row.append(ids, Origin.OBSERVATION, turn)
     return row

@@ -11,8 +11,9 @@ them. Only the template's own markup and the policy's sampling put such tokens i
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -59,6 +60,7 @@ class Renderer:
         self._bytes = TokenBytes(tokenizer)
         self._folds_system = self._must_fold_system()
         self._strips = self._template_strips()
+        self._knows_tools = self._shows_tools()
         self.end_of_turn_id, between, tail = self._find_delta(marks)
         self._before_user, self._after_user = between, tail
         # special only: Gemma has </s> among its ordinary HTML tokens
@@ -67,15 +69,19 @@ class Renderer:
 
     # conversations
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The conversation by the chat template, with its special tokens, ready for the assistant's next word.
 
-        Message contents cannot add control tokens. Raises UserError when the template refuses the messages.
+        ``tools`` (JSON-schema functions) are shown by the template where it knows tools, else as a system text in
+        Hermes' form. Message contents cannot add control tokens. Raises UserError when the template refuses the
+        messages.
         """
+        if tools and not self._knows_tools:
+            messages, tools = [*hermes_system(tools, messages)], ()
         messages = self._folded(messages)
-        ids = self._whole(self._render(messages))
+        ids = self._whole(self._render(messages, tools))
         words = [_word(i, messages) for i in range(len(messages))]
-        bare = self._render([{**m, "content": w} for m, w in zip(messages, words, strict=True)])
+        bare = self._render([{**m, "content": w} for m, w in zip(messages, words, strict=True)], tools)
         if self._count_control(ids) == self._count_control(self._whole(bare)):
             return ids
         # a content holds the text of a control token: encode the template's text and the contents apart
@@ -154,10 +160,14 @@ class Renderer:
 
     # the chat template
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
-                list(messages), chat_template=self._template, tokenize=False, add_generation_prompt=True
+                list(messages),
+                tools=[dict(t) for t in tools] or None,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=True,
             )
         except Exception as error:  # jinja's errors and the template's own raise_exception
             roles = ", ".join(m["role"] for m in messages)
@@ -172,6 +182,15 @@ class Renderer:
         except UserError:
             return True
         return system not in text
+
+    def _shows_tools(self) -> bool:
+        """Whether the template writes the tools it is given into the conversation."""
+        name, user, _ = _WORDS
+        tool = {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+        try:
+            return name in self._render([{"role": "user", "content": user}], [tool])
+        except UserError:
+            return False
 
     def _folded(self, messages: Sequence[Message]) -> list[Message]:
         if not self._folds_system:
@@ -208,6 +227,18 @@ class Renderer:
                 between = between.lstrip()[len(mark) :]
                 break
         return closing, self._markup(between), self._markup(tail)
+
+
+def hermes_system(tools: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> list[Message]:
+    """The messages with a system text that shows the tools, in the form of the Hermes and Qwen models."""
+    signatures = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = (
+        f"You can call these functions:\n<tools>\n{signatures}\n</tools>\nTo call one, write its name and arguments "
+        'as JSON: <tool_call>\n{"name": NAME, "arguments": ARGUMENTS}\n</tool_call>'
+    )
+    if messages and messages[0]["role"] == "system":
+        return [{"role": "system", "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
 
 
 def _dateless(template: Any) -> Any:

@@ -50,4 +50,5 @@ def episode_of(trajectory: Trajectory) -> Episode:
         actions=[t.action for t in turns],
         observations=[t.observation or "" for t in turns],
         outcomes=[t.outcome for t in turns],
+        infos=[t.info for t in turns],
     )

@@ -163,7 +163,7 @@ class Collector:
         task = trajectory.task
         environment = Guarded(self.spec.make())
         messages = environment.reset(task)
-        prompt = self.renderer.prompt(messages) if messages is not None else []
+        prompt = self.renderer.prompt(messages, self.spec.tools) if messages is not None else []
         trajectory.rows = [Row.from_prompt(prompt)]
         state_key = environment.state_key()
         limit = self._action_limit(len(prompt))

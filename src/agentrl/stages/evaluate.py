@@ -73,7 +73,7 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
         results = _evaluate_all(cfg, spec, policies, panels, run)
         result = assemble(cfg, panels, results, history)
         files.write_json(run.dir / "eval.json", result)
-        run.update(data_hashes=dict(spec.data_hashes()))
+        run.update(data_hashes=dict(spec.data_hashes()), environment=dict(spec.facts()))
         tables.write_plot(result, run.dir / "plots" / "eval.png")
     _show(console, result, run)
     return run.dir / "eval.json"

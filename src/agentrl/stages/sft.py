@@ -35,7 +35,7 @@ def main(cfg: Config) -> Path:
     run = Run.create(cfg, "sft", sys.argv)
     start = cfg.model.init or f"the base model {cfg.model.path or cfg.model.name}"
     init = str(Path(cfg.model.init).resolve()) if cfg.model.init else None
-    run.update(starts_from=init, data_hashes=dict(kit.spec.data_hashes()))
+    run.update(starts_from=init, data_hashes=dict(kit.spec.data_hashes()), environment=dict(kit.spec.facts()))
     console.print(f"cold start of {start} on {cfg.env.name}, run {run.dir}")
     with run.ending():
         checkpoint = fit(cfg, kit, run, console)

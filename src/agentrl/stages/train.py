@@ -100,7 +100,7 @@ def main(cfg: Config, steps: int | None = None) -> Path:
         if checkpoint is not None:
             state.restore(load_state(checkpoint, state.learner.optimizer))
         else:
-            run.update(data_hashes=dict(kit.spec.data_hashes()))
+            run.update(data_hashes=dict(kit.spec.data_hashes()), environment=dict(kit.spec.facts()))
             rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
         last = train(cfg, kit, rewards, state, run, console)
     console.print(f"checkpoint: {last}")
