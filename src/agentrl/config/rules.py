@@ -9,6 +9,7 @@ from agentrl.config.schema import Config
 from agentrl.errors import UserError, nearest
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "env.tools": ("on", "off"),
     "model.dtype": ("auto", "bf16", "fp32"),
     "engine.name": ("local",),
     "algo.estimator": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
@@ -18,7 +19,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "run.tracker": ("tensorboard", "wandb", "mlflow", "trackio", "none"),
 }
 
-REWARD_KINDS = ("verifiable", "random", "format_only")
+REWARD_KINDS = ("verifiable", "model", "judge", "random", "shuffled", "format_only", "constant_length")
 """Built-in kinds of reward components; anything else is an import path ``module:Class``."""
 
 

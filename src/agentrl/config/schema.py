@@ -20,13 +20,15 @@ class EnvConfig:
     max_turns: int = 6  # actions per episode; the last one is told that no tool is left where the env has tools
     max_turn_tokens: int = 96  # sampled tokens per action
     max_obs_tokens: int = 256  # tokens per observation; longer text is cut in the middle
+    tools: str = "on"  # on | off: a control arm in which tools are called but their results are never shown
     tool_workers: int = 8  # threads that run environment steps while other slots decode
     options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the spec
 
 
 @dataclass
 class RewardComponentConfig:
-    kind: str = "verifiable"  # verifiable | random | format_only, or an import path module:Class
+    # verifiable | model | judge | random | shuffled | format_only | constant_length, or an import path module:Class
+    kind: str = "verifiable"
     weight: float = 1.0
     options: dict[str, Any] = field(default_factory=dict)
 

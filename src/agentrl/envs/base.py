@@ -148,6 +148,7 @@ class EnvSpec(ABC):
     ] = ()  # strings that end an action; native tool calls have none: the model's end of turn ends them
     tools: Sequence[Mapping[str, Any]] = ()  # JSON-schema functions for the prompt, shown by the chat template
     train_variant: str = "train"
+    has_tools: bool = False  # whether actions call tools (Transition.tool_calls), which env.tools=off can silence
 
     @abstractmethod
     def variants(self) -> Mapping[str, str]:
@@ -183,6 +184,14 @@ class EnvSpec(ABC):
         The cold start plays them through ``make()`` and keeps the episode if the verifier accepts it.
         """
         return None
+
+    def exploiters(self, task: Task) -> Mapping[str, Sequence[str]]:
+        """Name → actions that try to earn reward on this task without doing it.
+
+        `agentrl audit-reward` plays them beside the generic ones (empty and longest answers, all candidates at once,
+        copied observations, injected tags ...); the keys must be the same for every task.
+        """
+        return {}
 
     def trace_prompt(self, messages: Sequence[Message]) -> list[Message]:
         """The prompt for a trace read from a file, from the messages before its first assistant message."""

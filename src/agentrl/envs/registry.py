@@ -16,6 +16,7 @@ from typing import Any
 from agentrl.config.schema import EnvConfig
 from agentrl.config.typed import coerce
 from agentrl.envs.base import EnvSpec
+from agentrl.envs.tools_off import without_tools
 from agentrl.errors import UserError, nearest
 
 
@@ -47,6 +48,12 @@ def spec_class(path: str, where: str | None = None) -> type[EnvSpec]:
 def load_spec(env: EnvConfig) -> EnvSpec:
     """Construct the spec of an environment config. Raises UserError for a bad path or bad options."""
     cls = spec_class(env.spec)
+    if env.tools == "off":
+        if not cls.has_tools:
+            raise UserError(
+                f"env.tools=off: '{env.name}' has no tools to switch off ({cls.__name__}.has_tools is false)"
+            )
+        cls = without_tools(cls)
     try:
         spec: EnvSpec = cls(**check_options(env))
     except (TypeError, ValueError, LookupError, OSError) as error:

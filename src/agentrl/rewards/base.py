@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.envs.base import EnvSpec, Episode, Verdict
@@ -24,10 +24,24 @@ class Scoring:
     step: int
 
 
-class Component(ABC):
+@dataclass(frozen=True)
+class Score:
+    """What a component says of one trajectory: a value, or None with the reason in ``error``; never a silent 0.
+
+    ``per_turn`` is one number a turn, from components that score steps.
+    """
+
+    value: float | None
+    error: str | None = None
+    per_turn: Sequence[float] | None = None
+
+
+class Component:
     """One reward component. Constructed as ``Class(spec, seed, **options)`` with the options of its YAML.
 
-    A user's own component is a class with this interface, named by import path ``module:Class`` as its ``kind``.
+    A subclass defines ``score`` (one trajectory), or ``score_batch`` where the batch matters: because it is scored at
+    once, or because the value of one trajectory depends on the others. A user's own component is such a class, named
+    by import path ``module:Class`` as its ``kind``.
     """
 
     tier: str = "verifiable"  # "verifiable" | "learned" | "implicit_step" | "control"
@@ -36,9 +50,28 @@ class Component(ABC):
         self.spec = spec
         self.seed = seed
 
-    @abstractmethod
     def score(self, item: Scoring) -> float:
         """The value for one trajectory. Any exception makes it *not scored*, with the exception's text."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither score nor score_batch")
+
+    def score_batch(self, items: Sequence[Scoring]) -> list[Score]:
+        """One score for each item, in order. An exception makes the whole batch *not scored*."""
+        return [self._guarded(item) for item in items]
+
+    def _guarded(self, item: Scoring) -> Score:
+        try:
+            return Score(self.score(item))
+        except Exception as error:  # the boundary to verifiers and user-written components
+            return Score(None, described(error))
+
+    def take_counts(self) -> dict[str, float]:
+        """Slash-named counts since the last call (calls, time-outs, money), which add up over calls and components."""
+        return {}
+
+
+def described(error: Exception) -> str:
+    """Type and message of an exception, as it stands in a reward record."""
+    return f"{type(error).__name__}: {error}"
 
 
 def episode_of(trajectory: Trajectory) -> Episode:

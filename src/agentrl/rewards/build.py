@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -13,12 +16,18 @@ from agentrl.algos import overlong
 from agentrl.config.schema import RewardComponentConfig, RewardConfig
 from agentrl.envs.base import EnvSpec, Episode, Outcome, Task, Verdict
 from agentrl.errors import RunError, UserError, nearest
-from agentrl.rewards.base import Component, Scoring, episode_of
-from agentrl.rewards.control import FormatOnly, Random
+from agentrl.rewards.base import Component, Score, Scoring, described, episode_of
+from agentrl.rewards.control import ConstantLength, FormatOnly, Random, Shuffled
 from agentrl.rewards.verifiable import Verifiable
 from agentrl.rollout.trajectory import Group, RewardComponent, RewardRecord, StopReason, Trajectory
 
-KINDS: Mapping[str, type[Component]] = {"verifiable": Verifiable, "random": Random, "format_only": FormatOnly}
+KINDS: Mapping[str, type[Component]] = {
+    "verifiable": Verifiable,
+    "random": Random,
+    "shuffled": Shuffled,
+    "format_only": FormatOnly,
+    "constant_length": ConstantLength,
+}
 FULL = 1.0 - 1e-6
 
 
@@ -40,6 +49,11 @@ def _component(name: str, cfg: RewardComponentConfig, spec: EnvSpec, seed: int) 
         raise UserError(f"{key}.weight={cfg.weight} is not a finite number")
     kind = KINDS.get(cfg.kind) or _imported(f"{key}.kind", cfg.kind)
     options: dict[str, Any] = {str(k): v for k, v in cfg.options.items()}
+    known = dict(list(inspect.signature(kind).parameters.items())[2:])  # behind spec and seed
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    for option in options:
+        if option not in known and not open_ended:
+            raise UserError(f"{key}.options.{option}: {kind.__name__} has no such option; {nearest(option, known)}")
     try:
         return kind(spec, seed, **options)
     except UserError as error:
@@ -60,16 +74,23 @@ def _imported(key: str, path: str) -> type[Component]:
     if not (isinstance(found, type) and issubclass(found, Component)):
         choices = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Component)]
         raise UserError(f"{key}={path}: {module_name} has no Component of that name: {nearest(class_name, choices)}")
+    if found.score is Component.score and found.score_batch is Component.score_batch:
+        raise UserError(f"{key}={path}: {class_name} defines neither score nor score_batch")
     return found
 
 
 class Rewards:
-    """Scores trajectories with weighted components; the verifier always runs, for ``success``."""
+    """Scores trajectories with weighted components; the verifier always runs, for ``success``.
+
+    ``counts`` are the additive metrics of the last call of ``score``: ``rewards/errors``, ``time/rewards_s``, and what
+    the components counted.
+    """
 
     def __init__(self, spec: EnvSpec, components: Mapping[str, Component], weights: Mapping[str, float]) -> None:
         self.spec = spec
         self.components = components
         self.weights = weights
+        self.counts: dict[str, float] = {}
 
     def score(self, groups: Sequence[Group], step: int) -> dict[str, float]:
         """Fill ``reward``, ``success`` and ``scores`` of every trajectory; return metrics.
@@ -78,49 +99,61 @@ class Rewards:
         not a finite number, leaves the value None with the reason, never 0. Metrics: ``reward/mean`` and
         ``reward/std`` (sample) over scored totals, ``reward/NAME/mean``, ``success/mean``, ``score/NAME/mean``,
         ``rewards/not_scored`` (trajectories without a total), ``rewards/errors`` (failures of verifier or components
-        on trajectories that did not error), ``time/rewards_s``. Means of nothing are left out.
+        on trajectories that did not error), ``time/rewards_s``, and the components' counts. Means of nothing are left
+        out.
         """
         start = time.perf_counter()
         trajectories = [t for g in groups for t in g.trajectories]
-        errors = sum(self._score(t, step) for t in trajectories)
-        metrics = _metrics(trajectories)
-        metrics["rewards/errors"] = float(errors)
-        metrics["time/rewards_s"] = time.perf_counter() - start
-        return metrics
-
-    def _score(self, trajectory: Trajectory, step: int) -> int:
-        """Score one trajectory; the number of failures."""
-        trajectory.reward, trajectory.success, trajectory.scores = RewardRecord(), None, {}
-        if trajectory.stop_reason is StopReason.ERROR:
-            reason = f"the episode failed: {trajectory.error}"
-            for name, component in self.components.items():
-                trajectory.reward.components.append(
-                    RewardComponent(name, component.tier, None, self.weights[name], error=reason)
-                )
-            return 0
-        failures = 0
-        episode = episode_of(trajectory)
-        start = time.perf_counter()
-        verdict, error = self._verify(episode)
-        verify_seconds = time.perf_counter() - start
-        if verdict is None:
-            failures += 1
-        else:
-            trajectory.success, trajectory.scores = float(verdict.success), dict(verdict.scores)
-        item = Scoring(trajectory, episode, verdict, error, step)
+        items: list[Scoring] = []
+        verify_seconds: list[float] = []
+        for trajectory in trajectories:
+            trajectory.reward, trajectory.success, trajectory.scores = RewardRecord(), None, {}
+            if trajectory.stop_reason is StopReason.ERROR:
+                self._not_scored(trajectory)
+                continue
+            began = time.perf_counter()
+            items.append(self._item(trajectory, step))
+            verify_seconds.append(time.perf_counter() - began)
+        errors = sum(item.verdict is None for item in items)
         for name, component in self.components.items():
-            record = RewardComponent(name, component.tier, None, self.weights[name])
-            start = time.perf_counter()
-            try:
-                record.value = _finite(component.score(item))
-            except Exception as problem:
-                record.error = _text(problem)
-                # A failed verifier was counted once already; the components that only pass it on are not more failures.
-                failures += not (verdict is None and isinstance(component, Verifiable))
-            record.seconds = time.perf_counter() - start
-            if isinstance(component, Verifiable):
-                record.seconds += verify_seconds
-            trajectory.reward.components.append(record)
+            errors += self._apply(name, component, items, verify_seconds)
+        counts: Counter[str] = Counter()
+        for component in self.components.values():
+            counts.update(component.take_counts())
+        self.counts = {k: float(v) for k, v in counts.items()}
+        self.counts |= {"rewards/errors": float(errors), "time/rewards_s": time.perf_counter() - start}
+        return _metrics(trajectories) | self.counts
+
+    def _not_scored(self, trajectory: Trajectory) -> None:
+        reason = f"the episode failed: {trajectory.error}"
+        for name, component in self.components.items():
+            trajectory.reward.components.append(
+                RewardComponent(name, component.tier, None, self.weights[name], error=reason)
+            )
+
+    def _item(self, trajectory: Trajectory, step: int) -> Scoring:
+        """The trajectory with its verdict."""
+        episode = episode_of(trajectory)
+        verdict, error = self._verify(episode)
+        if verdict is not None:
+            trajectory.success, trajectory.scores = float(verdict.success), dict(verdict.scores)
+        return Scoring(trajectory, episode, verdict, error, step)
+
+    def _apply(self, name: str, component: Component, items: Sequence[Scoring], verify_seconds: Sequence[float]) -> int:
+        """Add one component's record to every item's trajectory; the number of failures."""
+        start = time.perf_counter()
+        scores = _scores(component, items)
+        seconds = (time.perf_counter() - start) / max(1, len(items))
+        failures = 0
+        for item, score, verifying in zip(items, scores, verify_seconds, strict=True):
+            record = RewardComponent(name, component.tier, score.value, self.weights[name], seconds)
+            record.error, record.per_turn = score.error, score.per_turn
+            verifies = isinstance(component, Verifiable)
+            if verifies:
+                record.seconds += verifying
+            # A failed verifier was counted once already; the components that only pass it on are not more failures.
+            failures += score.value is None and not (verifies and item.verdict is None)
+            item.trajectory.reward.components.append(record)
         return failures
 
     def _verify(self, episode: Episode) -> tuple[Verdict | None, str | None]:
@@ -130,7 +163,7 @@ class Rewards:
                 _finite(value)
             return verdict, None
         except Exception as error:
-            return None, f"the verifier failed: {_text(error)}"
+            return None, f"the verifier failed: {described(error)}"
 
     def self_test(self, tasks: Sequence[Task]) -> int:
         """Try the verifier on itself: gold answers must score full; none, an empty and wrong answers must not.
@@ -178,8 +211,24 @@ def _finite(value: float) -> float:
     return number
 
 
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _scores(component: Component, items: Sequence[Scoring]) -> list[Score]:
+    """A component's scores, with every value a finite number or None with a reason."""
+    try:
+        scores = component.score_batch(items)
+        if len(scores) != len(items):
+            raise ValueError(f"{len(scores)} scores for {len(items)} trajectories")
+    except Exception as error:  # the boundary to user-written components
+        return [Score(None, described(error))] * len(items)
+    return [_checked(score) for score in scores]
+
+
+def _checked(score: Score) -> Score:
+    if score.value is None:
+        return score if score.error else replace(score, error="not scored, without a reason")
+    try:
+        return replace(score, value=_finite(score.value))
+    except (TypeError, ValueError) as error:
+        return Score(None, described(error))
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Sequence
 
 from agentrl.envs.base import EnvSpec
 from agentrl.errors import UserError
-from agentrl.rewards.base import Component, Scoring
+from agentrl.rewards.base import Component, Score, Scoring
+from agentrl.rewards.verifiable import Verifiable
 
 
 class Random(Component):
@@ -29,6 +32,26 @@ class Random(Component):
         return float(draw < self.p)
 
 
+class Shuffled(Verifiable):
+    """The true rewards of the batch, dealt out at random: same values, nothing to do with who earned them.
+
+    ``score: NAME`` as for the verifiable reward. The permutation is a pure function of (seed, step, the batch's tasks
+    and members), so a resumed run deals the same. What the verifier could not judge stays *not scored*.
+    """
+
+    tier = "control"
+
+    def score_batch(self, items: Sequence[Scoring]) -> list[Score]:
+        scores = super().score_batch(items)
+        places = [i for i, score in enumerate(scores) if score.value is not None]
+        members = (f"{items[i].trajectory.task.hash}/{items[i].trajectory.member}" for i in places)
+        dealt = random.Random("/".join([str(self.seed), *(str(items[i].step) for i in places[:1]), *members]))
+        values = [scores[i] for i in dealt.sample(places, len(places))]
+        for place, score in zip(places, values, strict=True):
+            scores[place] = score
+        return scores
+
+
 class FormatOnly(Component):
     """The share of the required format that was kept (``EnvSpec.format_score``), right answer or not."""
 
@@ -36,3 +59,18 @@ class FormatOnly(Component):
 
     def score(self, item: Scoring) -> float:
         return float(self.spec.format_score(item.episode))
+
+
+class ConstantLength(Component):
+    """Pays for length alone: sampled tokens as a share of ``tokens``, at most 1."""
+
+    tier = "control"
+
+    def __init__(self, spec: EnvSpec, seed: int, tokens: int = 256) -> None:
+        super().__init__(spec, seed)
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+            raise UserError(f"tokens={tokens} must be a whole number of at least 1")
+        self.tokens = tokens
+
+    def score(self, item: Scoring) -> float:
+        return min(1.0, item.trajectory.costs.tokens_sampled / self.tokens)

@@ -6,6 +6,7 @@ import copy
 import math
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def sample(
     kept: list[Group] = []
     spare: list[Group] = []
     everything: list[Group] = []
-    errors = 0.0
+    counts: Counter[str] = Counter()
     for _ in range(1 + algo.dynamic_sampling_rounds):
         tasks = state.stream.next(algo.prompts_per_step - len(kept))
         record_hashes(run.dir, tasks)
@@ -207,7 +208,8 @@ def sample(
             state.step,
             lambda done, total: progress.tick(done / total / 2, f"rollout {done}/{total}"),
         )
-        errors += rewards.score(groups, state.step)["rewards/errors"]
+        rewards.score(groups, state.step)
+        counts.update(rewards.counts)
         everything += groups
         if algo.dynamic_sampling_rounds == 0:
             kept = groups
@@ -219,9 +221,11 @@ def sample(
     sampled = [t for g in everything for t in g.trajectories]
     if all(t.stop_reason is StopReason.ERROR for t in sampled):
         raise RunError(f"all {len(sampled)} episodes of step {state.step + 1} failed: {sampled[0].error}")
+    if all(t.reward.total is None for t in sampled):
+        reason = next((c.error for t in sampled for c in t.reward.components if c.error), "no reason given")
+        raise RunError(f"none of the {len(sampled)} episodes of step {state.step + 1} could be scored: {reason}")
     kept += spare[: algo.prompts_per_step - len(kept)]
-    metrics = reward_metrics(everything) | rollout_metrics(everything)
-    metrics["rewards/errors"] = errors
+    metrics = reward_metrics(everything) | rollout_metrics(everything) | dict(counts)
     metrics["group/sampled"] = float(len(everything))
     return kept, metrics
 

@@ -40,6 +40,7 @@ class SearchSpec(EnvSpec):
     description = "answer questions with a search tool (Search-R1 protocol)"
     action_grammar = "<think> reasoning </think> then <search> query </search> or <answer> short answer </answer>"
     stop = ("</search>", "</answer>")
+    has_tools = True
 
     def __init__(
         self,

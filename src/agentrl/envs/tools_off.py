@@ -1,0 +1,50 @@
+"""The control arm ``env.tools=off``: the same environment, whose tools tell the policy nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agentrl.envs.base import Environment, EnvSpec, Message, Observation, Task, Transition
+
+NOTHING = "The tools are switched off: no result."
+
+
+class Silenced(Environment):
+    """An environment in which the result of every tool call is replaced by ``NOTHING``; all else is as it was.
+
+    The tool itself still runs, so that costs, limits and failures are those of the real arm.
+    """
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+
+    def reset(self, task: Task) -> list[Message]:
+        return self.environment.reset(task)
+
+    def step(self, action: str) -> Transition:
+        transition = self.environment.step(action)
+        if not transition.tool_calls or transition.observation is None:
+            return transition
+        shown = transition.observation
+        return replace(transition, observation=Observation(NOTHING, shown.before, shown.after))
+
+    def state_key(self) -> str:
+        return self.environment.state_key()
+
+    def answer(self) -> str | None:
+        return self.environment.answer()
+
+    def close(self) -> None:
+        self.environment.close()
+
+
+class ToolsOff(EnvSpec):
+    """Mixed into a spec's class, in front of it."""
+
+    def make(self) -> Environment:
+        return Silenced(super().make())  # type: ignore[safe-super]
+
+
+def without_tools(cls: type[EnvSpec]) -> type[EnvSpec]:
+    """The spec's class with its tools silenced."""
+    return type(cls.__name__, (ToolsOff, cls), {})
