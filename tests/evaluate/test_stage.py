@@ -125,3 +125,43 @@ def test_what_a_user_may_get_wrong(tmp_path: Path) -> None:
         evaluate.main(config(tmp_path, "eval.samples=2", "eval.temperature=0"), False, [], True)
     with pytest.raises(UserError, match="did you mean 'new_world'"):
         evaluate.main(config(tmp_path, "eval.variants=[new_wrld]"), True, [], True)
+
+
+def test_a_prompted_model_behind_an_endpoint_beside_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same weights, served and in process, on the same panels; costs from the server's own counts."""
+    from chat_server import MODEL, ChatServer, refuse, serving
+
+    from agentrl import cli
+
+    checkpoint = make_run(tmp_path, "sft", "sft", 3)
+    with serving(ChatServer()) as server:
+        server.faults.append(refuse(500))
+        remote = ["engine=openai", f"engine.url={server.url}", f"engine.model={MODEL}", "engine.slots=3"]
+        path = evaluate.main(
+            config(tmp_path, *remote, "engine.retries=0"), heldout=False, checkpoints=[str(checkpoint)], base=False
+        )
+    result = json.loads(path.read_text())
+    assert [p["name"] for p in result["policies"]] == [f"prompted {MODEL}", "cold start (sft step 3)"]
+    prompted, local = (p["panels"][0] for p in result["policies"])
+    assert prompted["errors"] == 1 and prompted["success"]["n"] == 2 and local["success"]["n"] == 3
+    assert prompted["panel_hash"] == local["panel_hash"]
+    assert prompted["cost"]["tokens_sampled"] > 0 and prompted["cost"]["tokens_prefilled"] > 100
+    assert result["paired"][0]["success"]["n"] == 2
+    capsys.readouterr()
+    assert cli.main(["inspect", str(path.parent), "--tag", f"eval-prompted-{MODEL}", "--show", "3"]) == 0
+    assert "user: Answer the question" in capsys.readouterr().out
+
+
+def test_every_policy_is_paired_with_each_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sft = make_run(tmp_path, "sft", "sft", 3)
+    rl = make_run(tmp_path, "rl", "train", 7, starts_from=sft, seed=1)
+    path = evaluate.main(config(tmp_path), heldout=False, checkpoints=[str(sft), str(rl)], base=True)
+    pairs = [(p["policy"], p["versus"]) for p in json.loads(path.read_text())["paired"]]
+    base, cold, last = "base", "cold start (sft step 3)", "RL (train step 7)"
+    assert pairs == [(cold, base), (last, base), (last, cold)]
+    said = capsys.readouterr().out
+    assert f"{last} against {base}, paired" in said and f"{last} against {cold}, paired" in said
+    page = (path.parent / "report.html").read_text()
+    assert "trained on)" not in page and '<span class="sampled">sampled</span>' in page

@@ -11,7 +11,7 @@ from agentrl.errors import UserError, nearest
 CHOICES: dict[str, tuple[str, ...]] = {
     "env.tools": ("on", "off"),
     "model.dtype": ("auto", "bf16", "fp32"),
-    "engine.name": ("local",),
+    "engine.name": ("local", "openai"),
     "algo.estimator": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
     "algo.loss": ("clip", "gspo", "cispo"),
     "algo.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"),
@@ -65,6 +65,8 @@ BOUNDS: dict[str, Bound] = {
     "engine.slots": POSITIVE_COUNT,
     "engine.tool_delay": COUNT,
     "engine.threads": COUNT,
+    "engine.timeout_s": POSITIVE,
+    "engine.retries": COUNT,
     "rollout.temperature": COUNT,
     "rollout.top_p": POSITIVE_SHARE,
     "rollout.top_k": COUNT,
@@ -142,6 +144,14 @@ def check_together(cfg: Config, stage: str | None) -> None:
             raise UserError(
                 f"reward.components.{name}.kind={kind}: no such reward; {hint} Or an import path module:Class"
             )
+    if cfg.engine.name == "openai":
+        if stage in ("sft", "train"):
+            raise UserError(
+                "engine=openai is for evaluation only: a chat endpoint gives no token ids to train on; use engine=local"
+            )
+        for key, what in (("url", "the endpoint's base address"), ("model", "the name by which the server knows it")):
+            if getattr(cfg.engine, key) is None:
+                raise UserError(f"engine=openai needs engine.{key}, {what}")
     if stage != "train":
         return
     if not any(component.weight for component in cfg.reward.components.values()):

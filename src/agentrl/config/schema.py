@@ -63,11 +63,18 @@ class ModelConfig:
 class EngineConfig:
     """Where tokens are sampled."""
 
-    name: str = "local"
+    name: str = "local"  # local | openai (evaluation only)
     slots: int = 32  # trajectories decoded at once
     deterministic: bool = True  # admit a tool's result a fixed number of decode steps after its call
     tool_delay: int = 4  # that number
     threads: int = 0  # torch threads; 0 = all cores
+    # engine=openai only:
+    url: Optional[str] = None  # the endpoint's base address, e.g. http://127.0.0.1:8000/v1
+    model: Optional[str] = None  # the name by which the server knows the model
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key; the key itself is never stored
+    timeout_s: float = 60.0  # for one try of one call
+    retries: int = 3  # further tries after a time-out, a rate limit or a server error
+    request: dict[str, Any] = field(default_factory=dict)  # merged into every request body; null removes a field
 
 
 @dataclass

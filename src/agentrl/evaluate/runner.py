@@ -205,18 +205,18 @@ def lift(panel: Panel, first: Sequence[Group], second: Sequence[Group], seed: in
 
 
 def lifts(panels: Sequence[Panel], results: Sequence[PolicyResult], seed: int) -> list[dict[str, Any]]:
-    """Paired differences of every later policy to the first, per panel, as in eval.json's ``paired``."""
-    first = results[0]
+    """Paired differences of every policy to each one before it, per panel, as in eval.json's ``paired``."""
     return [
         {
             "policy": result.name,
-            "versus": first.name,
+            "versus": earlier.name,
             "variant": panel.variant,
             "split": panel.split,
             "success": lift(panel, before, after, seed).to_dict(),
         }
-        for result in results[1:]
-        for panel, before, after in zip(panels, first.groups, result.groups, strict=True)
+        for number, result in enumerate(results)
+        for earlier in results[:number]
+        for panel, before, after in zip(panels, earlier.groups, result.groups, strict=True)
     ]
 
 

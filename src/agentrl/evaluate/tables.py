@@ -71,20 +71,20 @@ def _cell(panel: Mapping[str, Any]) -> Text:
 
 
 def lift_lines(paired: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a variant: the last policy against the first, on the same tasks."""
-    if not paired:
-        return []
+    """The last policy against each one before it, on the same tasks: a heading, then one line a variant."""
+    lines: list[str] = []
     last = [p for p in paired if p["policy"] == paired[-1]["policy"]]
-    width = max(len(p["variant"]) for p in last)
-    lines = [f"{last[0]['policy']} against {last[0]['versus']}, paired by task:"]
-    for entry in last:
-        success = entry["success"]
-        verdict = "no task in common"
-        if success["mean"] is not None:
-            sure = success["low"] > 0 or success["high"] < 0
-            verdict = ("better" if success["mean"] > 0 else "worse") if sure else "no clear difference"
-        split = split_label(entry["split"])
-        lines.append(f"  {entry['variant']:<{width}}  {split}  {interval_text(success, signed=True)}  {verdict}")
+    width = max((len(p["variant"]) for p in last), default=0)
+    for versus in dict.fromkeys(p["versus"] for p in last):
+        lines.append(f"{last[0]['policy']} against {versus}, paired by task:")
+        for entry in (p for p in last if p["versus"] == versus):
+            success = entry["success"]
+            verdict = "no task in common"
+            if success["mean"] is not None:
+                sure = success["low"] > 0 or success["high"] < 0
+                verdict = ("better" if success["mean"] > 0 else "worse") if sure else "no clear difference"
+            split = split_label(entry["split"])
+            lines.append(f"  {entry['variant']:<{width}}  {split}  {interval_text(success, signed=True)}  {verdict}")
     return lines
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from agentrl.errors import RunError, UserError, nearest
 from agentrl.runs import trajectories
 from agentrl.runs.folder import Run, resolve_run
-from agentrl.runs.origins import Decode, Span, find_decoder, last_ids, spans, visible
+from agentrl.runs.origins import Decode, Span, find_decoder, last_ids, sampled_label, spans, visible
 
 STYLES = {"prompt": "dim", "sampled": "bold green", "observation": "blue"}
 PIPE_WIDTH = 200  # columns of the table where no terminal says how many there are
@@ -171,15 +171,18 @@ def _show(
     for tag, step, path, index, _ in found:
         records = cache.setdefault(path, trajectories.read_trajectories(path))
         record = records[index]
-        if decode is None or decode(last_ids(record)) != record["text"]:
+        if record["rows"] and (decode is None or decode(last_ids(record)) != record["text"]):
             decode = find_decoder(run, record)
         out.print(Rule(Text(f"{tag} step {step}: {visible(record['id'])}")))
         _facts(out, record)
+        if not record["rows"]:  # played through a chat endpoint
+            out.print(Text(visible(record["text"])), soft_wrap=True)
+            continue
         if decode is None:
             out.print(Text("(no tokenizer of this run gives this text: shown without origins)", "yellow"))
             out.print(Text(visible(record["text"])), soft_wrap=True)
             continue
-        _legend(out)
+        _legend(out, str(run.facts().get("stage", "")))
         for k, row in enumerate(record["rows"]):
             if len(record["rows"]) > 1:
                 out.print(Text(f"row {k + 1} of {len(record['rows'])}", "bold"))
@@ -213,8 +216,8 @@ def _facts(out: Console, record: dict[str, Any]) -> None:
         out.print(Text(visible(line)), soft_wrap=True)
 
 
-def _legend(out: Console) -> None:
-    words = {"prompt": "prompt", "sampled": "sampled (trained on)", "observation": "observation"}
+def _legend(out: Console, stage: str) -> None:
+    words = {"prompt": "prompt", "sampled": sampled_label(stage), "observation": "observation"}
     legend = Text("origin: ")
     for name, style in STYLES.items():
         legend.append(words[name], style).append("  ")

@@ -41,6 +41,11 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
+def sampled_label(stage: str) -> str:
+    """What to call sampled tokens in the trajectories of a stage: an evaluation trains on none."""
+    return "sampled (trained on)" if stage == "train" else "sampled"
+
+
 def boundaries(ids: NDArray[np.int32], cuts: list[int], decode: Decode) -> list[int]:
     """Character offsets, in ``decode(ids)``, of the token offsets ``cuts`` (ascending).
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.runs import files, ledger, plots, trajectories
 from agentrl.runs.folder import Run
-from agentrl.runs.origins import find_decoder, last_ids, spans, visible
+from agentrl.runs.origins import find_decoder, last_ids, sampled_label, spans, visible
 from agentrl.runs.progress import duration
 
 _STYLE = """
@@ -184,8 +184,9 @@ def _examples(run: Run) -> str:
         chosen += [("worst", scored[0])] if len(scored) > 1 else []
         chosen += [("error", failed[0])] if failed else []
         parts += [_example(run, f"{tag}, step {step}, {kind}", record) for kind, record in chosen]
+    words = sampled_label(str(run.facts().get("stage", "")))
     legend = (
-        '<p>Tokens by origin: <span class="prompt">prompt</span>, <span class="sampled">sampled (trained on)</span>, '
+        f'<p>Tokens by origin: <span class="prompt">prompt</span>, <span class="sampled">{words}</span>, '
         '<span class="observation">observation</span>.</p>'
     )
     return legend + "".join(parts) if parts else ""

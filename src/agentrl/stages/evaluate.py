@@ -6,8 +6,8 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from agentrl.runs.progress import Progress
 
 if TYPE_CHECKING:
     from agentrl.envs.base import EnvSpec
-    from agentrl.evaluate.runner import PolicyResult
+    from agentrl.evaluate.runner import Collects, PolicyResult
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Policy:
     checkpoint: Path | None
     model: str
     step: int
+    remote: bool = False  # the model behind the endpoint of engine=openai
 
 
 def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path:
@@ -80,11 +81,13 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
 
 
 def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: Console) -> list[Policy]:
-    """The base model first if asked for, then the checkpoints as given, or the newest one. Names are unique."""
+    """The base model first if asked for, then the model of engine=openai, then the checkpoints as given. Without any
+    of these the newest checkpoint. Names are unique."""
     from agentrl.models.load import check_checkpoint
 
     chosen = list(dict.fromkeys(_folder(path) for path in checkpoints))
-    if not chosen:
+    remote = cfg.engine.name == "openai"
+    if not chosen and not remote:
         root, env, model = cfg.run.root, cfg.env.name, model_key(cfg.model)
         found = newest(root, "train", env, model) or newest(root, "sft", env, model)
         if found is not None:
@@ -98,6 +101,8 @@ def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: 
         else:
             console.print(f"no checkpoint of env={env} model={model} below {root}/: the base model alone")
     policies = [Policy("base", None, model_key(cfg.model), 0)] if base else []
+    if remote:
+        policies.append(Policy(f"prompted {cfg.engine.model}", None, str(cfg.engine.model), 0, remote=True))
     for folder in chosen:
         check_checkpoint(folder)
         policies.append(_describe(folder, cfg, {p.name for p in policies}))
@@ -158,7 +163,7 @@ def _evaluate_all(
     with Progress("eval", len(policies)) as progress:
         for number, policy in enumerate(policies, 1):
             progress.tick(0.0, f"{policy.name}: loading")
-            result = _evaluate_one(cfg, spec, policy, panels, progress)
+            result = evaluate_one(cfg, spec, policy, panels, progress)
             groups = [g for panel in result.groups for g in panel]
             if cfg.run.trajectories:
                 slug = re.sub(r"\W+", "-", policy.name).strip("-").lower()
@@ -169,30 +174,28 @@ def _evaluate_all(
     return results
 
 
-def _evaluate_one(
+def evaluate_one(
     cfg: Config, spec: EnvSpec, policy: Policy, panels: Sequence[Panel], progress: Progress
 ) -> PolicyResult:
-    """Load, sample, and let go of the weights again: two policies never share the memory."""
+    """Load the policy, sample it on the panels and add up."""
     from agentrl import rewards
     from agentrl.evaluate.runner import evaluate_policy
     from agentrl.rollout.sampling import Sampling
-    from agentrl.stages import common
 
-    kit = common.load_rollout(cfg, policy.checkpoint, spec)
     started = time.monotonic()
 
     def show(finished: int, total: int) -> None:
         rate = finished / max(1e-6, time.monotonic() - started)
         progress.tick(finished / total, f"{policy.name}: {finished}/{total} episodes", episodes_s=rate)
 
-    sampling = Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p)
-    try:
+    with acting(cfg, spec, policy) as collector:
+        started = time.monotonic()
         return evaluate_policy(
-            kit.collector,
+            collector,
             rewards.build(cfg.reward, spec, cfg.eval.seed),
             panels,
             cfg.eval.samples,
-            sampling,
+            Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p),
             cfg.eval.seed,
             name=policy.name,
             model=policy.model,
@@ -200,9 +203,24 @@ def _evaluate_one(
             step=policy.step,
             on_progress=show,
         )
-    finally:
-        del kit
-        _free()
+
+
+@contextmanager
+def acting(cfg: Config, spec: EnvSpec, policy: Policy) -> Iterator[Collects]:
+    """A collector for a policy: its weights in this process, or the endpoint that serves it.
+
+    Two policies never share the memory: let go of one collector before asking for the next.
+    """
+    if policy.remote:
+        from agentrl.rollout.openai_engine import ChatCollector
+
+        with closing(ChatCollector(spec, cfg.env, cfg.rollout, cfg.engine)) as chat:
+            yield chat
+        return
+    from agentrl.stages import common
+
+    _free()  # what the policy before left
+    yield common.load_rollout(cfg, policy.checkpoint, spec).collector
 
 
 def _free() -> None:
