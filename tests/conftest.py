@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
@@ -12,6 +13,9 @@ REPO = Path(__file__).resolve().parents[1]
 # Compiling takes longer than the tests themselves; those that are about the compiled path turn it on again.
 os.environ.setdefault("AGENTRL_COMPILE", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A busy machine makes any example slow.
+hypothesis.settings.register_profile("agentrl", deadline=None)
+hypothesis.settings.load_profile("agentrl")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentrl.envs.base import Task
+from agentrl.envs.base import Outcome, Task
 from agentrl.rollout.trajectory import (
     Group,
     Origin,
@@ -13,6 +13,7 @@ from agentrl.rollout.trajectory import (
     Row,
     StopReason,
     Trajectory,
+    Turn,
 )
 
 
@@ -32,6 +33,9 @@ def group(rewards: Sequence[float | None], name: str = "t", rows: Sequence[Seque
     trajectories = []
     for member, reward in enumerate(rewards):
         trajectory = Trajectory(task, member, 0, list(rows[member]) if rows else [row()])
+        trajectory.turns = turns_of(
+            [str(t) for t in sorted({int(t) for r in trajectory.rows for t in r.turn[r.sampled]})]
+        )
         trajectory.reward = RewardRecord([RewardComponent("verifiable", "verifiable", reward)])
         if reward is None:
             trajectory.stop_reason, trajectory.error = StopReason.ERROR, "server down"
@@ -47,3 +51,9 @@ def advantages(made: Group) -> list[float]:
         assert len(found) == 1
         values.append(found.pop())
     return values
+
+
+def turns_of(state_keys: Sequence[str]) -> list[Turn]:
+    """One turn per state in which an action was taken; each answers with the next state's key."""
+    after = [*state_keys[1:], None]
+    return [Turn("a", "a", o, Outcome.OK, None, k, "stop_string") for k, o in zip(state_keys, after, strict=True)]

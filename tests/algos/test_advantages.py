@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from making import advantages, group, row
 
 from agentrl.algos import ESTIMATORS
-from agentrl.algos.advantages import annotate, dr_grpo, equal, grpo, reinforce_pp_baseline, rloo, whiten
+from agentrl.algos.advantages import annotate
+from agentrl.algos.baselines import dr_grpo, equal, grpo, reinforce_pp_baseline, rloo, whiten
 from agentrl.algos.sampling_filter import has_spread
 from agentrl.config.schema import AlgoConfig
 from agentrl.errors import UserError

@@ -60,7 +60,8 @@ def test_every_number_has_a_bound_and_every_rule_a_key() -> None:
     ("group", "name"), [(g, n) for g, ns in group_choices([shipped_folder()]).items() if g != "env" for n in ns]
 )
 def test_every_shipped_choice_composes(group: str, name: str) -> None:
-    cfg = compose([f"{group}={name}"], stage="train")
+    needed = {"potential": ["algo.estimator=episode_plus_step"]}  # choices that say what they need beside them
+    cfg = compose([f"{group}={name}", *needed.get(name, [])], stage="train")
     if group != "experiment":
         assert getattr(cfg, group).name == name
 
@@ -175,6 +176,8 @@ def test_wrong_overrides_are_named(override: str, parts: list[str]) -> None:
         (["rollout.min_p=0.1"], "train", "eval.min_p"),
         (["rollout.temperature=0"], "train", "greedy"),
         (["algo.group_size=1"], "train", "at least 2"),
+        (["reward=potential"], "train", "algo.estimator=grpo reads only the episode's reward"),
+        (["algo.estimator=episode_plus_step"], "train", "use reward=potential"),
         (["reward.components.verifiable.weight=0"], "train", "weight"),
         (["algo.aggregation=constant"], None, "algo.aggregation_constant"),
         (["algo.overlong_buffer=9"], None, "algo.overlong_limit"),

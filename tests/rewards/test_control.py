@@ -101,7 +101,9 @@ def test_a_component_may_score_the_batch() -> None:
     cfg = {"ranks": RewardComponentConfig(f"{__name__}:Ranks"), "again": RewardComponentConfig(f"{__name__}:Ranks", 0)}
     made = group("2", "3")
     metrics = rewards(**cfg).score([made], step=0)
-    assert totals([made]) == [0.0, 1.0] and made.trajectories[1].reward.components[0].per_turn == [1.0]
+    first = [t.reward.components[0] for t in made.trajectories]
+    assert [c.value for c in first] == [0.0, 1.0] and first[1].per_turn == [1.0]
+    assert totals([made]) == [0.0, 0.0]  # rewards of steps are no part of the episode's
     assert metrics["ranks/calls"] == 2  # counts add up over components
 
 

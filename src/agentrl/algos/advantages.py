@@ -1,156 +1,117 @@
-"""Advantage estimators: from the rewards of a batch of groups to one number per trained token.
+"""Advantages: from the rewards of a batch of groups to one number per trained token.
 
-Everything is computed in float64 from rewards that are outcomes of whole trajectories, so every trained token of a
-trajectory gets the same number. R_i are the rewards of the N members of a group that were scored.
+An estimator is a function of the groups and the config. For every scored member of every group it gives one number for
+the whole trajectory, or one number per turn; ``annotate`` writes them on the tokens.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Union
 
 import numpy as np
 
-from agentrl.algos import ESTIMATORS, choose
+from agentrl.algos import ESTIMATORS, baselines, choose
+from agentrl.algos.baselines import equal, members, rewards_of
+from agentrl.algos.steps import episode_plus_step, step_rewards
 from agentrl.config.schema import AlgoConfig
-from agentrl.rollout.trajectory import Group, Trajectory
+from agentrl.rollout.trajectory import Group, Row, Trajectory
 
-# Rewards that went through fp32 arithmetic in different orders differ by a few units in the last place (2^-23).
-EQUAL_WITHIN = 4 * 2.0**-23
+Credit = Union[float, np.ndarray]
+"""The advantage of a trajectory: one number for all its trained tokens, or float64[turns], one for each turn's."""
 
-
-def equal(rewards: np.ndarray) -> bool:
-    """Whether rewards float64[N] are the same number up to fp32 noise: max - min <= 4 ulp of max(1, max |R|).
-
-    Every estimator asks this first: dividing by the spread of equal rewards would blow noise up to advantages
-    of order one. Fewer than two rewards are equal by definition.
-    """
-    if len(rewards) < 2:
-        return True
-    return float(rewards.max() - rewards.min()) <= EQUAL_WITHIN * max(1.0, float(np.abs(rewards).max()))
+Estimator = Callable[[Sequence[Group], AlgoConfig], Sequence[Iterable[Credit]]]
+"""Gives, for each group (at least one), the credit of its ``members`` in order."""
 
 
-def grpo(rewards: np.ndarray, eps: float) -> np.ndarray:
-    """(R_i - mean) / (std + eps), sample standard deviation (n - 1): DeepSeekMath (arXiv 2402.03300) section 4.1.2.
-
-    rewards float64[N] → float64[N]. Equal rewards, and a group of one, give exactly 0.
-    """
-    if equal(rewards):
-        return np.zeros_like(rewards)
-    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + eps)
+def _grpo(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
+    return [baselines.grpo(rewards_of(g), cfg.std_eps) for g in groups]
 
 
-def dr_grpo(rewards: np.ndarray) -> np.ndarray:
-    """R_i - mean: Dr. GRPO (arXiv 2503.20783) section 3.2. Equal rewards, and a group of one, give exactly 0.
-
-    The method is this estimator together with ``algo.aggregation=constant``.
-    """
-    if equal(rewards):
-        return np.zeros_like(rewards)
-    return rewards - rewards.mean()
+def _dr_grpo(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
+    return [baselines.dr_grpo(rewards_of(g)) for g in groups]
 
 
-def rloo(rewards: np.ndarray) -> np.ndarray:
-    """R_i - mean of the others = N / (N - 1) * (R_i - mean): Ahmadian et al. (arXiv 2402.14740) section 2.2.
-
-    Equal rewards, and a group of one, give exactly 0. It is not divided by the spread of the others, which is 0 for
-    the one member that differs.
-    """
-    if equal(rewards):
-        return np.zeros_like(rewards)
-    n = len(rewards)
-    return n / (n - 1) * (rewards - rewards.mean())
+def _rloo(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
+    return [baselines.rloo(rewards_of(g)) for g in groups]
 
 
-def whiten(values: np.ndarray, tokens: np.ndarray, eps: float) -> np.ndarray:
-    """(x - mean) / (std + eps) over all tokens of the batch, where trajectory i has tokens[i] tokens of values[i].
-
-    values float64[N], tokens int64[N] → float64[N]. The standard deviation is the sample one over tokens. Equal
-    values give exactly 0. This is REINFORCE++'s global normalisation (arXiv 2501.03262).
-    """
-    used = values[tokens > 0]
-    if equal(used):
-        return np.zeros_like(values)
-    n = tokens.sum()
-    mean = (tokens * values).sum() / n
-    variance = (tokens * (values - mean) ** 2).sum() / (n - 1)
-    return (values - mean) / (math.sqrt(variance) + eps)
+def _reinforce_pp(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
+    return baselines.reinforce_pp([rewards_of(g) for g in groups], _tokens(groups, cfg), cfg.std_eps)
 
 
-def reinforce_pp(rewards: Sequence[np.ndarray], tokens: Sequence[np.ndarray], eps: float) -> list[np.ndarray]:
-    """REINFORCE++ (arXiv 2501.03262): token return-to-go, gamma = 1, whitened over the batch's trained tokens.
-
-    The only reward is the outcome after the last token, so the return-to-go of every token is R_i. No group is
-    needed. rewards and tokens: one array[N] per group; returns the same shapes.
-    """
-    whitened = whiten(np.concatenate(rewards), np.concatenate(tokens), eps)
-    return np.split(whitened, np.cumsum([len(r) for r in rewards])[:-1])
+def _reinforce_pp_baseline(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
+    return baselines.reinforce_pp_baseline([rewards_of(g) for g in groups], _tokens(groups, cfg), cfg.std_eps)
 
 
-def reinforce_pp_baseline(rewards: Sequence[np.ndarray], tokens: Sequence[np.ndarray], eps: float) -> list[np.ndarray]:
-    """REINFORCE++-baseline (arXiv 2501.03262): R_i - group mean, then whitened over the batch's trained tokens.
-
-    Groups of equal rewards count in the batch's mean and spread, but their own advantage stays exactly 0: the token-
-    weighted batch mean is not 0 when lengths differ, and must not push on a group that has nothing to tell.
-    """
-    whitened = reinforce_pp([dr_grpo(r) for r in rewards], tokens, eps)
-    return [np.zeros_like(r) if equal(r) else a for r, a in zip(rewards, whitened, strict=True)]
-
-
-def members(group: Group) -> list[Trajectory]:
-    """The members that count for the group's statistics: no infrastructure error, and a finite reward."""
-    return [t for t in group.scored if math.isfinite(t.reward.total)]  # type: ignore[arg-type]
+def _episode_plus_step(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
+    """GRPO's advantage of the episode's reward plus the standardised step rewards that components gave."""
+    return [
+        episode_plus_step(
+            baselines.grpo(rewards_of(g), cfg.std_eps),
+            list(map(step_rewards, members(g))),
+            cfg.step_weight,
+            cfg.std_eps,
+        )
+        for g in groups
+    ]
 
 
-def rewards_of(group: Group) -> np.ndarray:
-    """float64[N]: total rewards of ``members(group)``, in order."""
-    return np.array([t.reward.total for t in members(group)], dtype=np.float64)
+_FUNCTIONS: Mapping[str, Estimator] = {
+    "grpo": _grpo,
+    "dr_grpo": _dr_grpo,
+    "rloo": _rloo,
+    "reinforce_pp": _reinforce_pp,
+    "reinforce_pp_baseline": _reinforce_pp_baseline,
+    "episode_plus_step": _episode_plus_step,
+}
 
 
 def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
     """Write ``row.advantage`` on the trained tokens of every scored member, and 0 everywhere else.
 
-    Trained are the sampled tokens; without ``mask_observations`` (an ablation) the observations too.
-    Errored and not scored members are in no mean or spread and get 0. Metrics: ``group/zero_spread`` (share of groups
-    that teach nothing by themselves: fewer than two scored members, or equal rewards), ``group/size_mean`` (scored
-    members), ``group/dropped`` (members that left their group), ``advantage/mean_abs`` and ``advantage/max`` (of the
-    absolute value, over trained tokens of scored members). Raises UserError for an unknown estimator.
+    Trained are the sampled tokens; without ``mask_observations`` (an ablation) the observations too, with the advantage
+    of the action that they answer. Errored and not scored members are in no mean or spread and get 0. Metrics:
+    ``group/zero_spread`` (share of groups that teach nothing by their episodes' rewards: fewer than two scored members,
+    or equal rewards), ``group/size_mean`` (scored members), ``group/dropped`` (members that left their group),
+    ``advantage/mean_abs`` and ``advantage/max`` (of the absolute value, over trained tokens of scored members). Raises
+    UserError for an unknown estimator.
     """
-    estimator = choose("algo.estimator", cfg.estimator, ESTIMATORS)
+    estimator = _FUNCTIONS[choose("algo.estimator", cfg.estimator, ESTIMATORS)]
     for trajectory in (t for g in groups for t in g.trajectories):
         for row in trajectory.rows:
             row.advantage[:] = 0.0
-    scored = [members(g) for g in groups]
+    credits = estimator(groups, cfg) if groups else []
+    pairs: list[tuple[Trajectory, Credit]] = []
+    for group, values in zip(groups, credits, strict=True):
+        pairs += zip(members(group), values, strict=True)
+    for trajectory, credit in pairs:
+        for row in trajectory.rows:
+            trained = row.trained(cfg.mask_observations)
+            row.advantage[trained] = credit if np.ndim(credit) == 0 else np.asarray(credit)[row.turn[trained]]
+    return _metrics(groups, pairs, cfg)
+
+
+def _trained_turns(rows: Sequence[Row], cfg: AlgoConfig) -> np.ndarray:
+    """int16: the turn of every trained token of a trajectory."""
+    return np.concatenate([r.turn[r.trained(cfg.mask_observations)] for r in rows])
+
+
+def _tokens(groups: Sequence[Group], cfg: AlgoConfig) -> list[np.ndarray]:
+    """int64[N] per group: trained tokens of its members."""
+    return [np.array([len(_trained_turns(t.rows, cfg)) for t in members(g)], np.int64) for g in groups]
+
+
+def _metrics(groups: Sequence[Group], pairs: Sequence[tuple[Trajectory, Credit]], cfg: AlgoConfig) -> dict[str, float]:
     rewards = [rewards_of(g) for g in groups]
-    tokens = [
-        np.array([sum(int(r.trained(cfg.mask_observations).sum()) for r in t.rows) for t in ts], np.int64)
-        for ts in scored
-    ]
-    if not groups:
-        advantages: list[np.ndarray] = []
-    elif estimator == "grpo":
-        advantages = [grpo(r, cfg.std_eps) for r in rewards]
-    elif estimator == "dr_grpo":
-        advantages = [dr_grpo(r) for r in rewards]
-    elif estimator == "rloo":
-        advantages = [rloo(r) for r in rewards]
-    elif estimator == "reinforce_pp":
-        advantages = reinforce_pp(rewards, tokens, cfg.std_eps)
-    else:
-        advantages = reinforce_pp_baseline(rewards, tokens, cfg.std_eps)
-    for trajectories, values in zip(scored, advantages, strict=True):
-        for trajectory, value in zip(trajectories, values, strict=True):
-            for row in trajectory.rows:
-                row.advantage[row.trained(cfg.mask_observations)] = value
-    return _metrics(groups, rewards, tokens, advantages)
-
-
-def _metrics(
-    groups: Sequence[Group], rewards: list[np.ndarray], tokens: list[np.ndarray], advantages: list[np.ndarray]
-) -> dict[str, float]:
     sizes = [len(r) for r in rewards]
-    absolute = np.abs(np.concatenate(advantages)) if advantages else np.zeros(0)
-    counts = np.concatenate(tokens) if tokens else np.zeros(0, dtype=np.int64)
+    values: list[np.ndarray] = [np.zeros(0)]
+    tokens: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]  # trained tokens that carry the value beside them
+    for trajectory, credit in pairs:
+        turns, value = _trained_turns(trajectory.rows, cfg), np.atleast_1d(credit)
+        values.append(np.abs(value))
+        tokens.append(np.array([len(turns)]) if np.ndim(credit) == 0 else np.bincount(turns, minlength=len(value)))
+    absolute, counts = np.concatenate(values), np.concatenate(tokens)
     total = int(counts.sum())
     return {
         "group/zero_spread": float(np.mean([equal(r) for r in rewards])) if groups else 0.0,

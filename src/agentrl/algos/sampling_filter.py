@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.algos.advantages import equal, rewards_of
+from agentrl.algos.baselines import equal, rewards_of
 from agentrl.algos.overlong import overlong_penalty
 from agentrl.rollout.trajectory import Group
 

@@ -12,15 +12,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.tools": ("on", "off"),
     "model.dtype": ("auto", "bf16", "fp32"),
     "engine.name": ("local", "openai"),
-    "algo.estimator": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
+    "algo.estimator": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "episode_plus_step"),
     "algo.loss": ("clip", "gspo", "cispo"),
     "algo.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"),
     "algo.kl_estimator": ("k1", "k2", "k3"),
     "run.tracker": ("tensorboard", "wandb", "mlflow", "trackio", "none"),
 }
 
-REWARD_KINDS = ("verifiable", "model", "judge", "random", "shuffled", "format_only", "constant_length")
+REWARD_KINDS = ("verifiable", "potential", "model", "judge", "random", "shuffled", "format_only", "constant_length")
 """Built-in kinds of reward components; anything else is an import path ``module:Class``."""
+
+STEP_REWARD_KINDS = ("potential",)
+"""Those that reward steps, not episodes."""
+
+STEP_ESTIMATORS = ("episode_plus_step",)
+"""Estimators that read the rewards of steps."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ BOUNDS: dict[str, Bound] = {
     "algo.group_size": POSITIVE_COUNT,
     "algo.prompts_per_step": POSITIVE_COUNT,
     "algo.std_eps": COUNT,
+    "algo.step_weight": COUNT,
     "algo.clip_low": SHARE,
     "algo.clip_high": COUNT,
     "algo.dual_clip": Bound(low=1, strict_low=True),
@@ -156,6 +163,7 @@ def check_together(cfg: Config, stage: str | None) -> None:
         return
     if not any(component.weight for component in cfg.reward.components.values()):
         raise UserError("reward.components: training needs at least one component with a weight other than 0")
+    _check_step_rewards(cfg)
     if algo.group_size < 2 and algo.estimator != "reinforce_pp":
         raise UserError(
             f"algo.group_size={algo.group_size}: algo.estimator={algo.estimator} compares the members of a group, "
@@ -171,3 +179,19 @@ def check_together(cfg: Config, stage: str | None) -> None:
             )
     if cfg.rollout.temperature == 0:
         raise UserError("rollout.temperature=0: greedy members of a group are all equal, so nothing can be learned")
+
+
+def _check_step_rewards(cfg: Config) -> None:
+    """Rewards of single steps and the estimators that read them belong together."""
+    kinds = {c.kind for c in cfg.reward.components.values() if c.weight}
+    of_steps = kinds.intersection(STEP_REWARD_KINDS)
+    if of_steps and cfg.algo.estimator not in STEP_ESTIMATORS:
+        raise UserError(
+            f"reward={cfg.reward.name} rewards steps ({', '.join(sorted(of_steps))}), but "
+            f"algo.estimator={cfg.algo.estimator} reads only the episode's reward; use {', '.join(STEP_ESTIMATORS)}"
+        )
+    if cfg.algo.estimator == "episode_plus_step" and not of_steps and kinds.issubset(REWARD_KINDS):
+        raise UserError(
+            f"algo.estimator=episode_plus_step needs rewards of single steps, and reward={cfg.reward.name} gives none; "
+            "use reward=potential"
+        )

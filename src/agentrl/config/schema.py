@@ -27,7 +27,7 @@ class EnvConfig:
 
 @dataclass
 class RewardComponentConfig:
-    # verifiable | model | judge | random | shuffled | format_only | constant_length, or an import path module:Class
+    # verifiable | potential | model | judge | random | shuffled | format_only | constant_length, or module:Class
     kind: str = "verifiable"
     weight: float = 1.0
     options: dict[str, Any] = field(default_factory=dict)
@@ -95,9 +95,10 @@ class AlgoConfig:
     name: str = "grpo"
     group_size: int = 8
     prompts_per_step: int = 4
-    # advantage estimator: grpo | dr_grpo | rloo | reinforce_pp | reinforce_pp_baseline
+    # advantage estimator: grpo | dr_grpo | rloo | reinforce_pp | reinforce_pp_baseline | episode_plus_step
     estimator: str = "grpo"
     std_eps: float = 1e-6
+    step_weight: float = 1.0  # of the step advantage beside the episode's
     # policy loss: clip | gspo | cispo
     loss: str = "clip"
     clip_low: float = 0.2

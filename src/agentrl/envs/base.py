@@ -101,6 +101,13 @@ class Environment(ABC):
     def state_key(self) -> str:
         """The full state as a string: equal keys mean equal futures (used for step groups)."""
 
+    def potential(self) -> float | None:
+        """Ground truth, never shown to the policy: how near the state is to a solution, in [0, 1], 1 = solved.
+
+        None (the default): the environment cannot say. ``reward=potential`` rewards its differences.
+        """
+        return None
+
     def answer(self) -> str | None:
         """The final answer given in this episode, or None. Read by the verifier after the episode."""
         return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.algos.advantages import members
+from agentrl.algos.baselines import members
 from agentrl.algos.losses import aggregation_weights, policy_loss, summarise
 from agentrl.config.schema import AlgoConfig
 from agentrl.learn.forward import token_logprobs

@@ -28,7 +28,8 @@ class Scoring:
 class Score:
     """What a component says of one trajectory: a value, or None with the reason in ``error``; never a silent 0.
 
-    ``per_turn`` is one number a turn, from components that score steps.
+    ``per_turn`` is one number a turn, from components that reward steps: they are no part of the episode's reward, and
+    are read by the estimators that look at steps.
     """
 
     value: float | None

@@ -18,11 +18,13 @@ from agentrl.envs.base import EnvSpec, Episode, Outcome, Task, Verdict
 from agentrl.errors import RunError, UserError, nearest
 from agentrl.rewards.base import Component, Score, Scoring, described, episode_of
 from agentrl.rewards.control import ConstantLength, FormatOnly, Random, Shuffled
+from agentrl.rewards.potential import Potential
 from agentrl.rewards.verifiable import Verifiable
 from agentrl.rollout.trajectory import Group, RewardComponent, RewardRecord, StopReason, Trajectory
 
 KINDS: Mapping[str, type[Component]] = {
     "verifiable": Verifiable,
+    "potential": Potential,
     "random": Random,
     "shuffled": Shuffled,
     "format_only": FormatOnly,
@@ -219,14 +221,18 @@ def _scores(component: Component, items: Sequence[Scoring]) -> list[Score]:
             raise ValueError(f"{len(scores)} scores for {len(items)} trajectories")
     except Exception as error:  # the boundary to user-written components
         return [Score(None, described(error))] * len(items)
-    return [_checked(score) for score in scores]
+    return [_checked(score, len(item.trajectory.turns)) for score, item in zip(scores, items, strict=True)]
 
 
-def _checked(score: Score) -> Score:
+def _checked(score: Score, turns: int) -> Score:
     if score.value is None:
         return score if score.error else replace(score, error="not scored, without a reason")
     try:
-        return replace(score, value=_finite(score.value))
+        if score.per_turn is None:
+            return replace(score, value=_finite(score.value))
+        if len(score.per_turn) != turns:
+            raise ValueError(f"{len(score.per_turn)} step rewards for {turns} turns")
+        return replace(score, value=_finite(score.value), per_turn=[_finite(v) for v in score.per_turn])
     except (TypeError, ValueError) as error:
         return Score(None, described(error))
 

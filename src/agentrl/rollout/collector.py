@@ -49,6 +49,15 @@ class Guarded:
     def state_key(self) -> str:
         return self._call(self.environment.state_key) or ""
 
+    def potential(self) -> float | None:
+        value = self._call(self.environment.potential)
+        if value is None:
+            return None
+        if not (isinstance(value, (int, float)) and 0 <= value <= 1):
+            self.failure = self.failure or f"potential: {value!r} is not a number in [0, 1]"
+            return None
+        return float(value)
+
     def answer(self) -> str | None:
         return self._call(self.environment.answer)
 
@@ -64,7 +73,8 @@ class Episode:
     environment: Guarded
     sequence: Sequence_
     key: tuple[object, ...]  # of its random stream
-    state_key: str = ""
+    state_key: str = ""  # of the present state, as is the potential
+    potential: float | None = None
 
     @property
     def row(self) -> Row:
@@ -165,14 +175,14 @@ class Collector:
         messages = environment.reset(task)
         prompt = self.renderer.prompt(messages, self.spec.tools) if messages is not None else []
         trajectory.rows = [Row.from_prompt(prompt)]
-        state_key = environment.state_key()
+        state_key, potential = environment.state_key(), environment.potential()
         limit = self._action_limit(len(prompt))
         if environment.failure is not None or limit <= 0:
             self._close(trajectory, environment, StopReason.CONTEXT_OVERFLOW)
             return None
         key = (seed, trajectory.policy_step, task.hash, trajectory.member)
         sequence = self.engine.start(prompt, shared=tuple(prompt), noise=stream(limit, *key, 0))
-        return Episode(trajectory, environment, sequence, key, state_key)
+        return Episode(trajectory, environment, sequence, key, state_key, potential)
 
     def _action_limit(self, length: int) -> int:
         """Tokens that the next action may have when the row holds ``length``."""
@@ -199,7 +209,7 @@ class Collector:
         stop = sampled.stop
         if stop == "turn_token_limit" and len(sampled.ids) < self.env.max_turn_tokens:
             stop = "context_overflow"
-        turns.append(Turn(text, action, None, Outcome.OK, None, episode.state_key, stop))
+        turns.append(Turn(text, action, None, Outcome.OK, None, episode.state_key, stop, episode.potential))
         return action
 
     def _answer(self, episode: Episode, future: Future[tuple[Transition, float]]) -> bool:
@@ -242,7 +252,7 @@ class Collector:
             return StopReason.CONTEXT_OVERFLOW
         turn.observation = text
         row.append(ids, Origin.OBSERVATION, len(trajectory.turns) - 1)
-        episode.state_key = episode.environment.state_key()
+        episode.state_key, episode.potential = episode.environment.state_key(), episode.environment.potential()
         self.engine.resume(episode.sequence, ids, stream(limit, *episode.key, len(trajectory.turns)))
         return None
 
@@ -251,7 +261,7 @@ class Collector:
     ) -> None:
         row = trajectory.rows[0]
         trajectory.stop_reason = reason
-        trajectory.answer = environment.answer()
+        trajectory.answer, trajectory.potential = environment.answer(), environment.potential()
         if environment.failure is not None:
             trajectory.stop_reason, trajectory.error = StopReason.ERROR, trajectory.error or environment.failure
         trajectory.text = self.renderer.decode(row.ids.tolist())

@@ -103,6 +103,7 @@ class Turn:
     error: str | None
     state_key: str  # the state the action was taken in
     stop: str  # "stop_string" | "end_of_turn" | "turn_token_limit" | "context_overflow"
+    potential: float | None = None  # Environment.potential of the state the action was taken in
     tool_calls: int = 0
     tool_seconds: float = 0.0
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +111,10 @@ class Turn:
 
 @dataclass
 class RewardComponent:
-    """One named component of a reward. ``value`` None means *not scored*, which is never the same as 0."""
+    """One named component of a reward. ``value`` None means *not scored*, which is never the same as 0.
+
+    ``per_turn``: one reward a turn, of a component that rewards steps.
+    """
 
     name: str
     tier: str  # "verifiable" | "learned" | "implicit_step" | "control" | "shaping"
@@ -123,14 +127,18 @@ class RewardComponent:
 
 @dataclass
 class RewardRecord:
-    """All components of a trajectory's reward; ``total`` is None when a weighted component is not scored."""
+    """All components of a trajectory's reward."""
 
     components: list[RewardComponent] = field(default_factory=list)
 
     @property
     def total(self) -> float | None:
+        """The episode's reward: the weighted sum of the components that do not reward steps.
+
+        None when a weighted component, of episodes or of steps, is not scored, or there is none.
+        """
         weighted = [c for c in self.components if c.weight != 0]
-        values = [c.weight * c.value for c in weighted if c.value is not None]
+        values = [c.weight * c.value * (c.per_turn is None) for c in weighted if c.value is not None]
         return float(sum(values)) if values and len(values) == len(weighted) else None
 
     def get(self, name: str) -> float | None:
@@ -159,6 +167,7 @@ class Trajectory:
     stop_reason: StopReason = StopReason.DONE
     error: str | None = None  # set exactly when stop_reason is ERROR
     answer: str | None = None
+    potential: float | None = None  # Environment.potential of the last state
     text: str = ""  # decode of the (last) row's ids
     reward: RewardRecord = field(default_factory=RewardRecord)
     success: float | None = None  # the verifier's headline, whatever the reward is; None when not verified

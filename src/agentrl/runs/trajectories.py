@@ -58,6 +58,7 @@ def schema() -> pa.Schema:
             ("error", pa.string()),
             ("state_key", pa.string()),
             ("stop", pa.string()),
+            ("potential", pa.float64()),  # null: the environment has none
             ("tool_calls", pa.int32()),
             ("tool_seconds", pa.float64()),
             ("info", pa.string()),
@@ -98,6 +99,7 @@ def schema() -> pa.Schema:
             ("stop_reason", pa.string()),
             ("error", pa.string()),
             ("answer", pa.string()),
+            ("potential", pa.float64()),
             ("success", pa.float64()),
             ("scores", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),
             ("reward", pa.list_(component)),
@@ -137,6 +139,7 @@ def _record(t: Trajectory) -> dict[str, Any]:
                 "error": _text(turn.error),
                 "state_key": _text(turn.state_key),
                 "stop": turn.stop,
+                "potential": turn.potential,
                 "tool_calls": turn.tool_calls,
                 "tool_seconds": turn.tool_seconds,
                 "info": _json(turn.info),
@@ -146,6 +149,7 @@ def _record(t: Trajectory) -> dict[str, Any]:
         "stop_reason": t.stop_reason.value,
         "error": _text(t.error),
         "answer": _text(t.answer),
+        "potential": t.potential,
         "success": t.success,
         "scores": [{"name": _text(name), "value": float(value)} for name, value in t.scores.items()],
         "reward": [
