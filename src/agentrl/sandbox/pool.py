@@ -1,0 +1,364 @@
+"""Running many short untrusted programs: the queue, one program's conversation, retries and the breaker."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+import os
+import secrets
+import select
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.sandbox import levels
+from agentrl.sandbox.jail.wire import ENDED, Order, Report
+from agentrl.sandbox.result import Limits, Result, SandboxBroken, SandboxUnavailable, Status
+from agentrl.sandbox.text import Kept
+from agentrl.sandbox.worker import Box, Worker, WorkerFailed
+
+KILL_S = 5.0  # for PID 1 to report after it was told to end
+DRAIN_S = 5.0  # for the pipes to end after PID 1 has
+BREAKER_CALLS, BREAKER_SHARE = 200, 0.02
+SIGKILL, SIGXCPU = 9, 24
+READ_SIZE = 1 << 16
+
+
+class Sandbox:
+    """Runs programs at one level of isolation. Thread-safe; ``run`` blocks and may be called from many threads.
+
+    Open it with :meth:`open`.
+    """
+
+    def __init__(self, level: int, limits: Limits, preload: Sequence[str], workers: int, unsafe: bool):
+        """Start the fork servers. Raises WorkerFailed."""
+        self.level = level
+        self.limits = limits
+        self.preload = tuple(preload)
+        self._unsafe = unsafe
+        self._self_test: dict[str, bool] = {}
+        self._lock = threading.Condition()
+        self._queue: collections.deque[object] = collections.deque()
+        self._running = 0
+        self._capacity = 2 * workers_cores()
+        self._recent: collections.deque[bool] = collections.deque(maxlen=BREAKER_CALLS)
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._closed = False
+        self._workers: list[Worker] = []
+        self._prepared: list[Box] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(self._start_worker())
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        level: int | None = None,
+        limits: Limits = Limits(),
+        preload: Sequence[str] = ("numpy", "sympy"),
+        workers: int | None = None,
+        unsafe_local_exec: bool = False,
+    ) -> Sandbox:
+        """Build and self-test a level; None means the highest that passes.
+
+        :param limits: of every program that brings none of its own
+        :param preload: modules that are imported once and ready in every program
+        :param workers: fork servers; None means one for every four cores
+        :param unsafe_local_exec: also accept no isolation at all, where nothing better works
+        :raises SandboxUnavailable: no allowed level works, with what is missing
+        """
+        from agentrl.sandbox import selftest
+
+        if level is not None and level not in levels.NAMES:
+            raise UserError(f"sandbox level {level}: valid levels are 0, 1, 2 and 3")
+        if level == 0 and not unsafe_local_exec:
+            raise SandboxUnavailable("sandbox level 0 isolates nothing; it needs unsafe_local_exec=True")
+        if sys.platform != "linux":
+            raise SandboxUnavailable("running untrusted programs needs Linux (namespaces, Landlock, seccomp)")
+        count = workers if workers is not None else max(1, workers_cores() // 4)
+        wanted = [level] if level is not None else [3, 2, 1]
+        if level is None and unsafe_local_exec:
+            wanted.append(0)
+        reasons = {}
+        for candidate in wanted:
+            try:
+                box = cls(candidate, limits, preload, count, unsafe=candidate == 0)
+            except WorkerFailed as error:
+                reasons[candidate] = str(error)
+                continue
+            try:
+                if candidate:
+                    box._self_test = selftest.run(box)
+            except BaseException:
+                box.close()
+                raise
+            failed = [name for name, passed in box._self_test.items() if not passed]
+            if not failed:
+                return box
+            box.close()
+            reasons[candidate] = f"the self-test failed: {', '.join(failed)}"
+        raise SandboxUnavailable(unavailable(reasons))
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything that runs. Idempotent."""
+        with self._lock:
+            self._closed = True
+            prepared, self._prepared = self._prepared, []
+            self._lock.notify_all()
+        for box in prepared:
+            box.close()
+        for worker in self._workers:
+            worker.close()
+
+    def facts(self) -> dict[str, Any]:
+        """What isolates the programs, for run.json and trajectories; JSON-able."""
+        inside = dict(self._workers[0].facts) if self._workers else {}
+        return {
+            "level": self.level,
+            "name": levels.NAMES[self.level],
+            "mechanisms": levels.MECHANISMS[self.level],
+            "landlock": inside.get("landlock"),
+            "preload": list(self.preload),
+            "limits": {name: getattr(self.limits, name) for name in self.limits.__dataclass_fields__},
+            "self_test": dict(self._self_test),
+            "unsafe": self._unsafe,
+        }
+
+    def run(self, code: str, *, stdin: str = "", seed: int | None = None, limits: Limits | None = None) -> Result:
+        """Run one program in a sandbox of its own, and take that down.
+
+        :param code: Python source, run as ``__main__``
+        :param seed: of ``random`` and ``numpy.random``; None means a new one for each call
+        :param limits: instead of the sandbox's own. ``tmp_bytes`` and ``tmp_inodes`` always are the sandbox's own.
+        :raises SandboxBroken: too many of the latest calls failed for reasons of the sandbox
+        :raises SandboxUnavailable: a fork server has gone and cannot be restarted at this level
+        """
+        limits = limits or self.limits
+        source = code.encode("utf-8", "surrogatepass")
+        if len(source) > limits.source_bytes:
+            text = f"SyntaxError: the source has {len(source)} bytes; at most {limits.source_bytes} are allowed\n"
+            return self._count(Result(Status.ERROR, stderr=text, limits=limits))
+        order = self.order(limits, len(source), secrets.randbits(63) if seed is None else seed)
+        queued = time.monotonic()
+        with self._turn():
+            failure = ""
+            for _ in range(2):
+                started = time.monotonic()
+                try:
+                    with contextlib.closing(self._take()) as box:
+                        box.wait_ready()
+                        result = converse(box, order, source, stdin.encode("utf-8", "surrogatepass"), limits)
+                except WorkerFailed as error:
+                    failure = str(error)
+                    self.counts["retries"] += 1
+                    continue
+                return self._count(Result(**{**result, "queue_s": started - queued}))
+        return self._count(Result(Status.INFRA_ERROR, note=failure, limits=limits))
+
+    def order(self, limits: Limits, source_length: int, seed: int) -> Order:
+        address_space = int(limits.memory_bytes) * (2 if self.level >= 3 else 1)
+        return Order(
+            seed=seed & 0xFFFFFFFFFFFFFFFF,
+            address_space=address_space + int(self._workers[0].facts["address_space"]),
+            cpu_s=max(1, math.ceil(limits.cpu_s)),
+            processes=int(limits.processes),
+            open_files=int(limits.open_files),
+            file_bytes=int(limits.file_bytes),
+            stack_bytes=int(limits.stack_bytes),
+            source_length=source_length,
+        )
+
+    @contextlib.contextmanager
+    def _turn(self) -> Any:
+        """One of the places that run; callers wait for theirs in the order they came."""
+        me = object()
+        with self._lock:
+            self._queue.append(me)
+            self._lock.wait_for(lambda: self._closed or (self._running < self._capacity and self._queue[0] is me))
+            self._queue.remove(me)
+            if self._closed:
+                raise SandboxUnavailable("the sandbox was closed")
+            self._running += 1
+            self._lock.notify_all()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._lock.notify_all()
+
+    def _take(self) -> Box:
+        """A prepared sandbox, the oldest first; another is ordered in its place. Raises WorkerFailed."""
+        self._revive()
+        with self._lock:
+            box = self._prepared.pop(0) if self._prepared else None
+        if box is None:
+            box = self._worker().spawn()
+        with contextlib.suppress(WorkerFailed):
+            self._prepare()
+        return box
+
+    def _prepare(self) -> None:
+        with self._lock:
+            if self._closed or len(self._prepared) >= self._capacity:
+                return
+            self._prepared.append(self._worker().spawn())
+
+    def _worker(self) -> Worker:
+        return min(self._workers, key=lambda worker: worker.busy)
+
+    def _start_worker(self) -> Worker:
+        return Worker(levels.fork_server_config(self.level, self.preload), self.limits)
+
+    def _revive(self) -> None:
+        """Start fork servers that have gone again, at the same level. Raises SandboxUnavailable."""
+        with self._lock:
+            for i, worker in enumerate(self._workers):
+                if worker.alive or self._closed:
+                    continue
+                self._prepared = [box for box in self._prepared if box.worker is not worker]
+                worker.close()
+                try:
+                    self._workers[i] = self._start_worker()
+                except WorkerFailed as error:
+                    raise SandboxUnavailable(
+                        f"a fork server ended and cannot be started again at level {self.level}: {error}"
+                    ) from None
+                self.counts["restarts"] += 1
+
+    def _count(self, result: Result) -> Result:
+        """Count the call; raise SandboxBroken where too many of the latest ones failed for the sandbox's reasons."""
+        with self._lock:
+            self.counts["calls"] += 1
+            self.counts[result.status.value] += 1
+            self._recent.append(result.status == Status.INFRA_ERROR)
+            failures = sum(self._recent)
+        if failures > BREAKER_SHARE * BREAKER_CALLS:
+            raise SandboxBroken(
+                f"the sandbox failed {failures} of the last {len(self._recent)} calls, at last with: {result.note}"
+            )
+        return result
+
+
+def workers_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def unavailable(reasons: dict[int, str]) -> str:
+    """One line: per level why not, and how to get it."""
+    tried = "; ".join(f"level {k} ({levels.NAMES[k]}): {why}" for k, why in reasons.items())
+    advice = "; ".join(f"level {k} needs {levels.ADVICE[k]}" for k in reasons if k in levels.ADVICE)
+    return f"untrusted programs cannot be isolated here. {tried}. {advice}"
+
+
+def converse(box: Box, order: Order, source: bytes, stdin: bytes, limits: Limits) -> dict[str, Any]:
+    """Hand the program over, drain its output, and wait for its end: the fields of a Result but the queueing time.
+
+    Raises WorkerFailed where PID 1 has gone without a report.
+    """
+    pending = {"code": memoryview(order.pack() + source), "stdin": memoryview(stdin)}
+    kept = {"stdout": Kept(int(limits.kept_bytes)), "stderr": Kept(int(limits.kept_bytes))}
+    poll = select.poll()
+    names: dict[int, str] = {}
+    for name, fd in box.fds.items():
+        names[fd] = name
+        poll.register(fd, select.POLLOUT if name in pending else select.POLLIN)
+    names[box.control.fileno()] = "control"
+    poll.register(box.control, select.POLLIN)
+    started = time.monotonic()
+    deadline = started + limits.wall_s
+    stopped: Status | None = None
+    report: Report | None = None
+    ended_s = 0.0
+    while report is None or kept.keys() & box.fds.keys():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            if stopped is None and report is None:
+                stopped, deadline = Status.TIMEOUT_WALL, time.monotonic() + KILL_S
+                box.hang_up()
+                continue
+            if report is not None:
+                break  # PID 1 has gone; something outside holds the pipes
+            box.worker.kill()
+            raise WorkerFailed("a sandbox did not end")
+        for fd, _ in poll.poll(left * 1000 + 1):
+            name = names[fd]
+            if name == "control":
+                report = box.report(0)
+                ended_s = time.monotonic() - started
+                if report is None or report.kind != ENDED:
+                    raise WorkerFailed(report.text if report and report.text else "a sandbox ended without a report")
+                poll.unregister(fd)
+                deadline = time.monotonic() + DRAIN_S
+            elif name in pending:
+                pending[name] = _feed(fd, pending[name])
+                if not pending[name]:
+                    poll.unregister(fd)
+                    box.close_fd(name)
+            elif not _drain(fd, kept[name]):
+                poll.unregister(fd)
+                box.close_fd(name)
+        if stopped is None and kept["stdout"].total + kept["stderr"].total > limits.output_bytes:
+            stopped, deadline = Status.OUTPUT_LIMIT, time.monotonic() + KILL_S
+            box.hang_up()
+    status = stopped or status_of(report, limits)
+    return {
+        "status": status,
+        "stdout": kept["stdout"].text(),
+        "stderr": kept["stderr"].text(),
+        "exit_code": report.code if report.code >= 0 and stopped is None else None,
+        "signal": -report.code if report.code < 0 and stopped is None else None,
+        "cpu_s": report.cpu_s,
+        "wall_s": ended_s,
+        "max_rss_bytes": report.max_rss,
+        "dropped_bytes": kept["stdout"].dropped + kept["stderr"].dropped,
+        "limits": limits,
+    }
+
+
+def status_of(report: Report, limits: Limits) -> Status:
+    """What an end by itself is called. Only the kernel's word makes it OK; the program's own claim names a failure."""
+    if report.code in (-SIGKILL, -SIGXCPU) and report.cpu_s >= max(1, math.ceil(limits.cpu_s)) - 0.2:
+        return Status.TIMEOUT_CPU
+    if report.code < 0:
+        return Status.SIGNAL
+    if report.code == 0:
+        return Status.OK
+    if report.claim == "memory":
+        return Status.OOM
+    return Status.ERROR if report.claim == "exception" else Status.EXIT
+
+
+def _feed(fd: int, data: memoryview) -> memoryview:
+    """Write what fits; nothing is left where the reader has gone."""
+    try:
+        return data[os.write(fd, data[:READ_SIZE]) :] if data else data
+    except BlockingIOError:
+        return data
+    except OSError:
+        return data[:0]
+
+
+def _drain(fd: int, kept: Kept) -> bool:
+    """Read what is there; False at the end of the stream."""
+    try:
+        data = os.read(fd, READ_SIZE)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    kept.add(data)
+    return bool(data)
