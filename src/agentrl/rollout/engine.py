@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.kernels import decoder
 from agentrl.models.template import Renderer
 from agentrl.rollout.attention import Chunk, DecodeLayout, KVCache, PrefillLayout, head_logits, hidden_states
 from agentrl.rollout.sampling import Sampling, draw
@@ -68,6 +69,7 @@ class LocalEngine:
         self.stop = StopStrings(renderer, stop)
         self.device = next(model.parameters()).device
         self.cache: KVCache | None = None
+        self.kernel: decoder.DecodeKernel | None = None
         self.live: list[Sequence_] = []  # live[i] sits in slot i
         self.queue: deque[Sequence_] = deque()
         self.prefixes: dict[object, list[torch.Tensor]] = {}
@@ -106,6 +108,7 @@ class LocalEngine:
         """Admit, prefill and decode one token for every sequence that is acting; return those whose action ended."""
         if self.cache is None:
             self.cache = KVCache(self.model, self.slots, self.max_tokens)
+            self.kernel = decoder.build(self.model, self.cache.k, self.cache.v)
         self._admit()
         self._prefill([s for s in self.live if s.action is not None and len(s.waiting) > 1])
         acting = [s for s in self.live if s.action is not None]
@@ -117,13 +120,20 @@ class LocalEngine:
         ids = torch.tensor([s.waiting[-1] if s.waiting else 0 for s in batch], device=self.device)
         lengths = torch.tensor([s.length for s in batch], device=self.device)
         noise = torch.tensor([int(s.noise[len(s.action.ids)]) if s.action else 0 for s in batch], device=self.device)
-        hidden = hidden_states(self.model, ids, lengths, DecodeLayout(self.cache, lengths))
-        tokens, logprobs = draw(head_logits(self.model, hidden), self.sampling, noise)
+        tokens, logprobs = draw(self._logits(ids, lengths), self.sampling, noise)
         self.stats.decode_steps += 1
         self.stats.slot_steps += n
         self.stats.tokens_sampled += len(acting)
         token_list, logprob_list = tokens.tolist(), logprobs.tolist()
         return [s for s in acting if self._append(s, token_list[s.slot], logprob_list[s.slot])]
+
+    def _logits(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """fp32 [n, V] for one new token in each of the first n slots."""
+        assert self.cache is not None
+        if self.kernel is not None:
+            return self.kernel(ids, lengths)
+        hidden = hidden_states(self.model, ids, lengths, DecodeLayout(self.cache, lengths))
+        return head_logits(self.model, hidden)
 
     def _append(self, sequence: Sequence_, token: int, logprob: float) -> bool:
         """Take a sampled token; True when it ends the action."""
@@ -205,10 +215,6 @@ class LocalEngine:
         """The counts so far; counting starts anew."""
         stats, self.stats = self.stats, EngineStats()
         return stats
-
-    def release(self) -> None:
-        """Drop the KV memory (it is allocated again by the next step)."""
-        self.cache = None
 
 
 class StopStrings:
