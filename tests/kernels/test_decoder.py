@@ -76,7 +76,7 @@ def random_rows(n: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", CONFIGS)
 @torch.inference_mode()
 def test_logits_and_cache_equal_the_models_own(name, n):
-    """As near to the fp32 model as PyTorch's bf16 kernels are, for tiles that are full, partly full and more than four."""
+    """As near to the fp32 model as PyTorch's bf16 kernels are, for full tiles, part of one, and more than four."""
     rows = random_rows(n)
     model, exact = make_model(name, torch.bfloat16), make_model(name, torch.float32)
     exact.load_state_dict(model.state_dict())

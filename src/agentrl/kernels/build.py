@@ -19,25 +19,15 @@ from agentrl.models.compiled import available
 
 # Reassociation lets sums become vectors. Not -ffast-math: linking with it changes how the whole process rounds.
 FLAGS = [
-    "-O3",
-    "-march=native",
-    "-fopenmp",
-    "-shared",
-    "-fPIC",
-    "-std=c++17",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffinite-math-only",
-    "-fassociative-math",
-    "-fno-signed-zeros",
-    "-freciprocal-math",
+    *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"),
+    *("-ffinite-math-only", "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math"),
 ]
 WIDE = "-mprefer-vector-width=512"
 
 
 @functools.cache
 def library(source: str, *defines: str) -> ctypes.CDLL | None:
-    """The compiled ``source`` (a file of this folder) with macros such as ``SIZE=64``; None where it cannot be built."""
+    """The compiled ``source`` (a file of this folder) with macros such as ``SIZE=64``; None where it cannot be had."""
     if not available() or platform.system() != "Linux":
         return None
     compiler = next((c for c in (os.environ.get("CXX", "g++"), "g++", "clang++") if shutil.which(c)), None)
