@@ -39,9 +39,11 @@ class WatchedEngine(LocalEngine):
         self.seen[id(sequence)] = (sequence, list(prompt))
         return sequence
 
-    def resume(self, sequence: Sequence_, ids, noise):
-        self.seen[id(sequence)][1].extend(ids)
-        super().resume(sequence, ids, noise)
+    def resume(self, sequence: Sequence_, ids, noise, keep=None):
+        seen = self.seen[id(sequence)][1]
+        del seen[keep:]
+        seen.extend(ids)
+        super().resume(sequence, ids, noise, keep)
 
     def step(self):
         ended = super().step()

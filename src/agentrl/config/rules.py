@@ -78,6 +78,7 @@ BOUNDS: dict[str, Bound] = {
     "rollout.top_k": COUNT,
     "rollout.min_p": SHARE,
     "rollout.max_tokens": Bound(low=2),
+    "rollout.window": POSITIVE_COUNT,
     "algo.group_size": POSITIVE_COUNT,
     "algo.prompts_per_step": POSITIVE_COUNT,
     "algo.std_eps": COUNT,

@@ -86,6 +86,8 @@ class RolloutConfig:
     top_k: int = 0
     min_p: float = 0.0
     max_tokens: int = 1408  # tokens in a row: prompt + everything after
+    # null: append-only context, one row a trajectory. k: one row for each step, with the prompt and the last k steps
+    window: Optional[int] = None
 
 
 @dataclass

@@ -21,6 +21,14 @@ from agentrl.rollout.trajectory import Group, Row
 
 
 @dataclass
+class Minibatch:
+    """The rows of one optimiser step, and int64[rows] the index of each one's trajectory."""
+
+    rows: list[Row]
+    trajectory: np.ndarray
+
+
+@dataclass
 class PolicyLearner:
     """Holds the policy and its optimiser; ``update`` takes groups whose rows carry advantages.
 
@@ -46,34 +54,39 @@ class PolicyLearner:
         old = self._logprobs(self.model, batches) if len(batches) * self.cfg.epochs > 1 else None
         history: list[dict[str, float]] = []
         for epoch in range(self.cfg.epochs):
-            for number, rows in enumerate(batches):
+            for number, minibatch in enumerate(batches):
                 part, parts = epoch * len(batches) + number, self.cfg.epochs * len(batches)
                 tick = partial(_part_done, on_progress, part, parts) if on_progress else None
-                history.append(self._step(rows, old, tick))
+                history.append(self._step(minibatch, old, tick))
         every = sorted({key for h in history for key in h})
         combine = {key: np.sum if key.startswith("train/") else np.mean for key in every}
         return {key: float(combine[key]([h[key] for h in history if key in h])) for key in every}
 
-    def _minibatches(self, groups: Sequence[Group]) -> Iterator[list[Row]]:
-        """Split the groups' scored rows into ``cfg.minibatches`` parts of whole groups; empty parts are left out.
+    def _minibatches(self, groups: Sequence[Group]) -> Iterator[Minibatch]:
+        """Split the groups' scored members into ``cfg.minibatches`` parts of whole groups; empty parts are left out.
 
         So are rows without a trained token (the prompt alone was too long): they have no loss.
         """
         for part in np.array_split(np.arange(len(groups)), self.cfg.minibatches):
-            rows = [row for i in part for t in members(groups[i]) for row in t.rows if self._trained(row).any()]
-            if rows:
-                yield rows
+            trajectories = [t for i in part for t in members(groups[i])]
+            pairs = [(row, n) for n, t in enumerate(trajectories) for row in t.rows if self._trained(row).any()]
+            if pairs:
+                yield Minibatch([row for row, _ in pairs], np.array([n for _, n in pairs]))
 
     def _trained(self, row: Row) -> np.ndarray:
         return row.trained(self.cfg.mask_observations)
 
     def _step(
-        self, rows: Sequence[Row], old: dict[int, Tensor] | None, tick: Callable[[float], None] | None
+        self, minibatch: Minibatch, old: dict[int, Tensor] | None, tick: Callable[[float], None] | None
     ) -> dict[str, float]:
-        """One optimiser step. Denominators are over all rows, so micro-batching never changes the gradient."""
-        cfg = self.cfg
-        lengths = torch.tensor([int(self._trained(r).sum()) for r in rows])
-        weights = aggregation_weights(lengths, cfg.aggregation, cfg.aggregation_constant)
+        """One optimiser step. Denominators are over all rows, so micro-batching never changes the gradient.
+
+        A sequence of the aggregation is a whole trajectory, however many rows its context was cut into.
+        """
+        cfg, rows = self.cfg, minibatch.rows
+        lengths = np.bincount(minibatch.trajectory, weights=[int(self._trained(r).sum()) for r in rows])
+        weights = aggregation_weights(torch.from_numpy(lengths).long(), cfg.aggregation, cfg.aggregation_constant)
+        weights = weights[torch.from_numpy(minibatch.trajectory)]
         # Rows without any advantage have no gradient when there is no KL term: their forward is not needed.
         needed = [i for i, r in enumerate(rows) if cfg.kl_coef != 0 or np.any(r.advantage)]
         sums: dict[str, Tensor] = {}
@@ -123,10 +136,10 @@ class PolicyLearner:
             return token_logprobs(self.reference, batch, self.temperature)[0]
 
     @torch.no_grad()
-    def _logprobs(self, model: PreTrainedModel, minibatches: Sequence[Sequence[Row]]) -> dict[int, Tensor]:
+    def _logprobs(self, model: PreTrainedModel, minibatches: Sequence[Minibatch]) -> dict[int, Tensor]:
         """Log-probabilities of all trained tokens under the present weights, by ``id`` of their row."""
         found: dict[int, Tensor] = {}
-        for rows in minibatches:
+        for rows in (minibatch.rows for minibatch in minibatches):
             for batch in pack(rows, self.micro_batch_tokens, self.cfg.mask_observations):
                 batch = batch.to(next(model.parameters()).device)
                 logp, _ = token_logprobs(model, batch, self.temperature)

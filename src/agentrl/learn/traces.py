@@ -15,22 +15,37 @@ from agentrl.envs.base import EnvSpec, Episode, Message, Observation, Outcome, T
 from agentrl.errors import UserError
 from agentrl.models.template import Renderer
 from agentrl.rollout.trajectory import Origin, Row
+from agentrl.rollout.window import in_windows
 
 TRACE_SEED = 1_000_003  # keeps the cold start's tasks apart from those of RL with the same seed
 
 
 @dataclass
 class Traces:
-    """Rows to train on, the tasks behind them, and what was left out and why."""
+    """Traces to train on, each as its rows, the tasks behind them, and what was left out and why."""
 
-    rows: list[Row] = field(default_factory=list)
+    traces: list[list[Row]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     rejected: int = 0
     too_long: int = 0
 
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all traces, in order."""
+        return [row for trace in self.traces for row in trace]
+
+    def add(self, rows: list[Row], max_tokens: int) -> bool:
+        """Take a trace whose rows all fit ``max_tokens``; False, and counted, when one does not."""
+        fits = max(map(len, rows)) <= max_tokens
+        if fits:
+            self.traces.append(rows)
+        else:
+            self.too_long += 1
+        return fits
+
     def summary(self) -> str:
         actions = sum(int(row.sampled.sum()) for row in self.rows)
-        text = f"{len(self.rows)} traces, {sum(map(len, self.rows))} tokens, {actions} of them in actions"
+        text = f"{len(self.traces)} traces, {sum(map(len, self.rows))} tokens, {actions} of them in actions"
         if self.rejected:
             text += f"; {self.rejected} rejected by the verifier"
         if self.too_long:
@@ -46,26 +61,26 @@ def expert_traces(
     max_tokens: int,
     env: EnvConfig,
     on_progress: Callable[[int], None] | None = None,
+    window: int | None = None,
 ) -> Traces:
     """Play the expert on tasks of the training variant until ``count`` episodes passed the verifier.
 
-    At most 4 × count tasks are tried. Expert actions count as sampled; observations are what the environment answered.
+    At most 4 × count tasks are tried. ``window`` is rollout.window.
+
+    Expert actions count as sampled; observations are what the environment answered.
     """
     found = Traces()
     for task in islice(spec.tasks(spec.train_variant, seed + TRACE_SEED), 4 * count):
-        if len(found.rows) == count:
+        if len(found.traces) == count:
             break
         actions = spec.expert(task, seed)
         row = None if actions is None else play(spec, renderer, task, actions, env)
         if row is None:
             found.rejected += 1
-        elif len(row) > max_tokens:
-            found.too_long += 1
-        else:
-            found.rows.append(row)
+        elif found.add(in_windows(row, window, renderer), max_tokens):
             found.tasks.append(task)
             if on_progress:
-                on_progress(len(found.rows))
+                on_progress(len(found.traces))
     return found
 
 
@@ -105,8 +120,10 @@ def append_action(row: Row, action: str, turn: int, renderer: Renderer, spec: En
     return ended_turn
 
 
-def file_traces(source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int, max_obs_tokens: int) -> Traces:
-    """Rows from a JSONL, JSON or Parquet file whose records hold ``messages``.
+def file_traces(
+    source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int, max_obs_tokens: int, window: int | None = None
+) -> Traces:
+    """Traces from a JSONL, JSON or Parquet file whose records hold ``messages``.
 
     Messages before the first assistant message are the prompt; assistant messages are actions; whatever follows one
     (tool or user messages) is an observation: raw text inside the assistant's message when the action ended in one of
@@ -118,10 +135,7 @@ def file_traces(source: str, renderer: Renderer, spec: EnvSpec, max_tokens: int,
     for number, record in enumerate(load_rows(source), start=1):
         messages = checked_messages(record, f"{source}, record {number}", spec)
         row = message_row(messages, renderer, spec, max_obs_tokens)
-        if len(row) > max_tokens:
-            found.too_long += 1
-        else:
-            found.rows.append(row)
+        found.add(in_windows(row, window, renderer), max_tokens)
     return found
 
 

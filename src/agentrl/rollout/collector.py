@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
@@ -19,6 +19,7 @@ from agentrl.models.template import Renderer
 from agentrl.rollout.engine import LocalEngine, Sequence_
 from agentrl.rollout.sampling import Sampling, stream
 from agentrl.rollout.trajectory import Group, Origin, Row, StopReason, Trajectory, Turn
+from agentrl.rollout.window import Step, kept, step_row
 
 
 class Guarded:
@@ -75,10 +76,12 @@ class Episode:
     key: tuple[object, ...]  # of its random stream
     state_key: str = ""  # of the present state, as is the potential
     potential: float | None = None
+    steps: list[Step] = field(default_factory=list)  # finished ones
 
     @property
     def row(self) -> Row:
-        return self.trajectory.rows[0]
+        """The row in which the policy is acting."""
+        return self.trajectory.rows[-1]
 
 
 @dataclass
@@ -92,7 +95,7 @@ class Pending:
 
 
 class Collector:
-    """Samples groups of trajectories. Append-only context: one row a trajectory."""
+    """Samples groups of trajectories: one row each, or with ``rollout.window`` one row for each step."""
 
     def __init__(
         self,
@@ -232,8 +235,8 @@ class Collector:
     def _stop_reason(self, episode: Episode, transition: Transition) -> StopReason | None:
         """Why the episode ends here; None when the observation was appended and the next action began.
 
-        Overflow policy: an observation that would not leave room for one more token is not appended. The row then
-        ends as the policy saw it, and training uses that same row.
+        Overflow policy: an observation that would not leave room for one more token is not appended, and a window is
+        never made smaller. The last row then ends as the policy saw it, and training uses that same row.
         """
         trajectory, row, turn = episode.trajectory, episode.row, episode.trajectory.turns[-1]
         if transition.fatal or episode.environment.failure is not None:
@@ -247,25 +250,40 @@ class Collector:
         ids, text = self.renderer.observation(
             transition.observation, ended_turn=turn.stop == "end_of_turn", max_tokens=self.env.max_obs_tokens
         )
-        limit = self._action_limit(len(row) + len(ids))
+        episode.steps.append((row.ids[row.sampled & (row.turn == len(trajectory.turns) - 1)].tolist(), ids))
+        following = self._next_row(episode)
+        limit = self._action_limit(len(following))
         if limit <= 0:
             return StopReason.CONTEXT_OVERFLOW
         turn.observation = text
-        row.append(ids, Origin.OBSERVATION, len(trajectory.turns) - 1)
+        if self.rollout.window is None:
+            trajectory.rows = [following]
+        else:
+            trajectory.rows.append(following)
         episode.state_key, episode.potential = episode.environment.state_key(), episode.environment.potential()
-        self.engine.resume(episode.sequence, ids, stream(limit, *episode.key, len(trajectory.turns)))
+        keep = kept(row, following)
+        new = following.ids[keep:].tolist()
+        self.engine.resume(episode.sequence, new, stream(limit, *episode.key, len(trajectory.turns)), keep)
         return None
+
+    def _next_row(self, episode: Episode) -> Row:
+        """What the policy acts on after the last finished step."""
+        if self.rollout.window is not None:
+            prompt = episode.row.ids[: episode.row.prompt_length].tolist()
+            return step_row(prompt, episode.steps, self.rollout.window, self.renderer)
+        row = replace(episode.row)
+        row.append(episode.steps[-1][1], Origin.OBSERVATION, len(episode.steps) - 1)
+        return row
 
     def _close(
         self, trajectory: Trajectory, environment: Guarded, reason: StopReason, sequence: Sequence_ | None = None
     ) -> None:
-        row = trajectory.rows[0]
         trajectory.stop_reason = reason
         trajectory.answer, trajectory.potential = environment.answer(), environment.potential()
         if environment.failure is not None:
             trajectory.stop_reason, trajectory.error = StopReason.ERROR, trajectory.error or environment.failure
-        trajectory.text = self.renderer.decode(row.ids.tolist())
-        trajectory.costs.tokens_sampled = int(row.sampled.sum())
+        trajectory.text = self.renderer.decode(trajectory.rows[-1].ids.tolist())
+        trajectory.costs.tokens_sampled = sum(int(row.sampled.sum()) for row in trajectory.rows)
         if sequence is not None:
             trajectory.costs.tokens_prefilled = sequence.prefilled
             self.engine.finish(sequence)

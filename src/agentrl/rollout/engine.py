@@ -82,8 +82,14 @@ class LocalEngine:
         self.queue.append(sequence)
         return sequence
 
-    def resume(self, sequence: Sequence_, ids: Sequence[int], noise: np.ndarray) -> None:
-        """Append observation ids and begin the next action; everything before stays in the KV slot."""
+    def resume(self, sequence: Sequence_, ids: Sequence[int], noise: np.ndarray, keep: int | None = None) -> None:
+        """Append observation ids and begin the next action.
+
+        Of the tokens before, the first ``keep`` stay in the KV slot, by default all. At least one must be new, or wait.
+        """
+        if keep is not None:
+            sequence.waiting = sequence.waiting[: max(0, keep - sequence.length)]
+            sequence.length = min(sequence.length, keep)
         sequence.waiting.extend(ids)
         sequence.noise, sequence.action = noise, Action()
 

@@ -18,6 +18,7 @@ class Origin(IntEnum):
     PROMPT = 0
     SAMPLED = 1
     OBSERVATION = 2
+    CONTEXT = 3  # with a windowed context: earlier steps, shown again
 
 
 class StopReason(str, Enum):
@@ -78,8 +79,8 @@ class Row:
         return self.origin == Origin.SAMPLED
 
     def trained(self, mask_observations: bool = True) -> np.ndarray:
-        """bool[T]: the tokens that carry loss: the sampled ones; all but the prompt without ``mask_observations``."""
-        return self.sampled if mask_observations else self.origin != Origin.PROMPT
+        """bool[T]: the tokens that carry loss: the sampled ones, and the observations without ``mask_observations``."""
+        return self.sampled if mask_observations else self.sampled | (self.origin == Origin.OBSERVATION)
 
     @property
     def prompt_length(self) -> int:

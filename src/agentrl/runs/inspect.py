@@ -17,7 +17,7 @@ from agentrl.runs import trajectories
 from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.origins import Decode, Span, find_decoder, last_ids, sampled_label, spans, visible
 
-STYLES = {"prompt": "dim", "sampled": "bold green", "observation": "blue"}
+STYLES = {"prompt": "dim", "sampled": "bold green", "observation": "blue", "context": "dim blue"}
 PIPE_WIDTH = 200  # columns of the table where no terminal says how many there are
 OUTCOMES = ("success", "failure", "error")
 _SUMMARY = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Decode = Callable[[list[int]], str]
 
-ORIGINS = ("prompt", "sampled", "observation")  # by the number in the origin column
+ORIGINS = ("prompt", "sampled", "observation", "context")  # by the number in the origin column
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

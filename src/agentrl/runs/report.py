@@ -21,7 +21,7 @@ h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em;border-bottom:1px solid #d
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:.2em .7em;border-bottom:1px solid #eee;text-align:left}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#fafafa;padding:.8em;border:1px solid #eee}
-.prompt{color:#888}.sampled{color:#05691f;font-weight:600;background:#e8f7ec}.observation{color:#1a4fa3}
+.prompt{color:#888}.sampled{color:#05691f;font-weight:600;background:#e8f7ec}.observation{color:#1a4fa3}.context{color:#8a9cc0}
 .warn{color:#a33}summary{cursor:pointer}
 """
 

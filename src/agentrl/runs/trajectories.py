@@ -43,7 +43,10 @@ def schema() -> pa.Schema:
     row = pa.struct(
         [
             ("ids", pa.list_(pa.int32())),
-            ("origin", pa.list_(pa.uint8())),  # 0 prompt, 1 sampled, 2 observation
+            (
+                "origin",
+                pa.list_(pa.uint8()),
+            ),  # 0 prompt, 1 sampled, 2 observation, 3 context (earlier steps, shown again in a window)
             ("logprobs", pa.list_(pa.float32())),
             ("turn", pa.list_(pa.int16())),
             ("advantage", pa.list_(pa.float32())),

@@ -250,6 +250,7 @@ def assemble(cfg: Config, panels: Sequence[Panel], results: Sequence[PolicyResul
             "max_turn_tokens": cfg.env.max_turn_tokens,
             "max_obs_tokens": cfg.env.max_obs_tokens,
             "max_tokens": cfg.rollout.max_tokens,
+            "window": cfg.rollout.window,
         },
         "training": {"tasks": len(history.hashes), "runs": history.runs, "unknown": history.gaps},
     }

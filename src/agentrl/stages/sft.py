@@ -45,12 +45,13 @@ def main(cfg: Config) -> Path:
 
 def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
     """Make the traces and train on them for ``sft.epochs``, keeping a checkpoint whenever the held-out loss falls."""
-    tasks, rows = load_traces(cfg, kit, console)
+    tasks, traces = load_traces(cfg, kit, console)
     record_hashes(run.dir, tasks)
-    heldout = rows[: max(1, round(len(rows) * cfg.sft.holdout))] if cfg.sft.holdout > 0 else []
-    fitted = rows[len(heldout) :]
+    unseen = traces[: max(1, round(len(traces) * cfg.sft.holdout))] if cfg.sft.holdout > 0 else []
+    heldout = [row for trace in unseen for row in trace]
+    fitted = traces[len(unseen) :]
     if not fitted:
-        raise RunError(f"{len(rows)} traces leave nothing to train on beside sft.holdout={cfg.sft.holdout}")
+        raise RunError(f"{len(traces)} traces leave nothing to train on beside sft.holdout={cfg.sft.holdout}")
     steps = -(-len(fitted) // cfg.sft.batch_size)
     total = steps * cfg.sft.epochs
     optimizer = MasterOptimizer(kit.model)
@@ -61,7 +62,8 @@ def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
             random.Random(cfg.sft.seed * 1000 + epoch).shuffle(order)
             for i in range(steps):
                 started = time.monotonic()
-                batch = [fitted[j] for j in order[i * cfg.sft.batch_size : (i + 1) * cfg.sft.batch_size]]
+                chosen = order[i * cfg.sft.batch_size : (i + 1) * cfg.sft.batch_size]
+                batch = [row for j in chosen for row in fitted[j]]
                 rate = learning_rate(cfg.sft.learning_rate, step, cfg.sft.warmup_steps, total)
                 metrics = sft_step(kit.model, optimizer, batch, rate, MAX_GRAD_NORM, cfg.train.micro_batch_tokens)
                 step += 1
@@ -93,11 +95,11 @@ def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
     return checkpoint
 
 
-def load_traces(cfg: Config, kit: RolloutKit, console: Console) -> tuple[Sequence[Task], list[Row]]:
-    """Traces from ``sft.source``, or from the environment's expert, as rows. RunError when there is none."""
-    limit = cfg.rollout.max_tokens
+def load_traces(cfg: Config, kit: RolloutKit, console: Console) -> tuple[Sequence[Task], list[list[Row]]]:
+    """Traces from ``sft.source``, or from the environment's expert, each as rows. RunError when there is none."""
+    limit, window = cfg.rollout.max_tokens, cfg.rollout.window
     if cfg.sft.source:
-        found = file_traces(cfg.sft.source, kit.renderer, kit.spec, limit, cfg.env.max_obs_tokens)
+        found = file_traces(cfg.sft.source, kit.renderer, kit.spec, limit, cfg.env.max_obs_tokens, window)
     else:
         with Progress("expert traces", 1) as progress:
             found = expert_traces(
@@ -108,10 +110,11 @@ def load_traces(cfg: Config, kit: RolloutKit, console: Console) -> tuple[Sequenc
                 limit,
                 cfg.env,
                 on_progress=lambda n: progress.tick(n / cfg.sft.traces, f"{n}/{cfg.sft.traces}"),
+                window=window,
             )
     console.print(found.summary())
-    if not found.rows:
+    if not found.traces:
         raise RunError(f"no usable trace: {found.summary()}")
-    rows = list(found.rows)
-    random.Random(cfg.sft.seed).shuffle(rows)
-    return found.tasks, rows
+    traces = list(found.traces)
+    random.Random(cfg.sft.seed).shuffle(traces)
+    return found.tasks, traces
