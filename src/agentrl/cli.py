@@ -100,6 +100,22 @@ def sft_coldstart(overrides: Overrides = None, cfg: Cfg = False, config_dir: Con
 
 
 @app.command(
+    "train-reward",
+    short_help="A reward model from preference pairs.",
+    help=_stage_help(
+        "Fit a reward model on preference pairs: from a file, or from a run's trajectories of the same tasks.",
+        "agentrl train-reward reward_model.source=pairs.jsonl",
+        "agentrl train-reward reward_model.source=outputs/latest model=tiny",
+    ),
+)
+def train_reward(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
+    config = _compose(overrides, config_dir, "train_reward", cfg)
+    from agentrl.stages import train_reward as stage
+
+    stage.main(config)
+
+
+@app.command(
     short_help="Reinforcement learning from a cold start.",
     help=_stage_help(
         "Reinforcement learning from the newest cold start of this environment and model, or from model.init=PATH.",

@@ -145,6 +145,22 @@ class SftConfig:
 
 
 @dataclass
+class RewardModelConfig:
+    """`agentrl train-reward`: a reward model from preference pairs. The weights to start from are model.*."""
+
+    source: Optional[str] = None  # a file or data set of pairs, or a run folder: pairs of its trajectories
+    pairs_per_task: int = 4  # at most so many pairs of one task's trajectories
+    epochs: int = 1
+    learning_rate: float = 2e-5
+    batch_size: int = 16  # pairs per optimiser step
+    holdout: float = 0.1  # share of prompts whose pairs are held out
+    warmup_steps: int = 5
+    max_tokens: int = 2048  # tokens of a conversation; longer ones lose their middle
+    centre: float = 0.01  # weight of the term that keeps rewards around zero
+    seed: int = 0
+
+
+@dataclass
 class TrainConfig:
     steps: int = 20
     seed: int = 0
@@ -186,6 +202,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     sft: SftConfig = field(default_factory=SftConfig)
+    reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -18,6 +18,7 @@ from agentrl.envs.base import EnvSpec, Episode, Outcome, Task, Verdict
 from agentrl.errors import RunError, UserError, nearest
 from agentrl.rewards.base import Component, Score, Scoring, described, episode_of
 from agentrl.rewards.control import ConstantLength, FormatOnly, Random, Shuffled
+from agentrl.rewards.model import Model
 from agentrl.rewards.potential import Potential
 from agentrl.rewards.verifiable import Verifiable
 from agentrl.rollout.trajectory import Group, RewardComponent, RewardRecord, StopReason, Trajectory
@@ -25,6 +26,7 @@ from agentrl.rollout.trajectory import Group, RewardComponent, RewardRecord, Sto
 KINDS: Mapping[str, type[Component]] = {
     "verifiable": Verifiable,
     "potential": Potential,
+    "model": Model,
     "random": Random,
     "shuffled": Shuffled,
     "format_only": FormatOnly,
