@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
 from agentrl.evaluate.intervals import wilson
 
 BINS = 10
+Numbers = Union[Sequence[float], np.ndarray]
 
 
 def auc(values: Sequence[float], labels: Sequence[bool]) -> float:
@@ -28,7 +29,7 @@ def auc(values: Sequence[float], labels: Sequence[bool]) -> float:
     return float((ranks[y].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-def reliability(confidence: Sequence[float], right: Sequence[float]) -> dict[str, Any]:
+def reliability(confidence: Numbers, right: Numbers) -> dict[str, Any]:
     """Expected calibration error and the bins behind it, for probabilities and outcomes in [0, 1].
 
     ECE = sum over bins of (n_b / n) |mean outcome - mean confidence| with ten equal-width bins (Guo et al. 2017,

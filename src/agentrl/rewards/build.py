@@ -18,6 +18,7 @@ from agentrl.envs.base import EnvSpec, Episode, Outcome, Task, Verdict
 from agentrl.errors import RunError, UserError, nearest
 from agentrl.rewards.base import Component, Score, Scoring, described, episode_of
 from agentrl.rewards.control import ConstantLength, FormatOnly, Random, Shuffled
+from agentrl.rewards.judge import Judge
 from agentrl.rewards.model import Model
 from agentrl.rewards.potential import Potential
 from agentrl.rewards.verifiable import Verifiable
@@ -27,6 +28,7 @@ KINDS: Mapping[str, type[Component]] = {
     "verifiable": Verifiable,
     "potential": Potential,
     "model": Model,
+    "judge": Judge,
     "random": Random,
     "shuffled": Shuffled,
     "format_only": FormatOnly,
