@@ -31,6 +31,9 @@ class Silenced(Environment):
     def state_key(self) -> str:
         return self.environment.state_key()
 
+    def potential(self) -> float | None:
+        return self.environment.potential()
+
     def answer(self) -> str | None:
         return self.environment.answer()
 
