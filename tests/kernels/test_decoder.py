@@ -7,8 +7,7 @@ import torch
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
 
-from agentrl.kernels import build, decoder
-from agentrl.models import compiled
+from agentrl.kernels import decoder
 from agentrl.rollout.attention import Chunk, DecodeLayout, KVCache, PrefillLayout, head_logits, hidden_states
 
 SIZES = {
@@ -30,20 +29,7 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def compiling(monkeypatch):
-    monkeypatch.setenv("AGENTRL_COMPILE", "1")
-    caches = (compiled.available, build.library)
-    for cache in caches:
-        cache.cache_clear()
-    if not compiled.available():
-        pytest.skip("no C++ compiler here")
-    if "amx_bf16" not in build.cpu_flags():
-        pytest.skip("this processor has no AMX tiles")
-    yield
-    monkeypatch.undo()
-    for cache in caches:
-        cache.cache_clear()
+pytestmark = pytest.mark.usefixtures("compiling")
 
 
 def make_model(name: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.kernels.attention import attention_backward
 from agentrl.models.compiled import compiled
 
 
@@ -53,7 +54,7 @@ class PackedAttention(torch.autograd.Function):
                 q[None, :, s.start : s.end], keys[None], values[None], 0.0, n == m, attn_mask=bias, scale=scale
             )
             out[:, s.start : s.end] = part[0]
-            sums.append(lse[0])
+            sums.append(lse[0].contiguous())
         ctx.save_for_backward(q, k, v, out, *sums)
         ctx.segments, ctx.scale = segments, scale
         return out
@@ -61,6 +62,9 @@ class PackedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v, out, *sums = ctx.saved_tensors
+        grads = attention_backward(q, k, v, out, grad, ctx.segments, sums, ctx.scale)
+        if grads is not None:
+            return *grads, None, None, None
         grad_q = torch.zeros_like(q)
         grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
         kv_heads, size = k.shape[0], q.shape[-1]

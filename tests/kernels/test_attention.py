@@ -1,0 +1,70 @@
+"""The compiled backward pass of packed attention against autograd in fp32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentrl.kernels.attention import attention_backward
+from agentrl.rollout.attention import Segment
+
+pytestmark = pytest.mark.usefixtures("compiling")
+
+# A prompt with three continuations, a row of its own, a prompt of one token; lengths around the tiles' 16 and 32.
+SEGMENTS = [
+    *(Segment(0, 70), Segment(70, 71, 0, 70), Segment(71, 103, 0, 70), Segment(103, 152, 0, 70)),
+    *(Segment(152, 168), Segment(168, 169), Segment(169, 202, 168, 169)),
+]
+TOKENS = 202
+
+
+def reference(q, k, v, grad, scale):
+    """Output, log sums of every segment, and gradients, through autograd."""
+    q, k, v = (x.float().requires_grad_() for x in (q, k, v))
+    outs, sums = [], []
+    for s in SEGMENTS:
+        keys, values = (
+            torch.cat([x[:, s.prefix_start : s.prefix_end], x[:, s.start : s.end]], dim=1).repeat_interleave(
+                len(q) // len(k), dim=0
+            )
+            for x in (k, v)
+        )
+        n, m = s.end - s.start, keys.shape[1]
+        seen = torch.arange(m)[None] <= torch.arange(n)[:, None] + (m - n)
+        scores = (q[:, s.start : s.end] @ keys.transpose(1, 2) * scale).masked_fill(~seen, float("-inf"))
+        outs.append(scores.softmax(-1) @ values)
+        sums.append(scores.logsumexp(-1).detach().contiguous())
+    out = torch.cat(outs, dim=1)
+    return out.detach(), sums, torch.autograd.grad(out, (q, k, v), grad.float())
+
+
+@pytest.mark.parametrize(("kv_heads", "group", "size"), [(3, 3, 64), (2, 1, 32), (1, 8, 64), (2, 5, 128)])
+@pytest.mark.parametrize("token_major", [True, False])
+def test_gradients_equal_autograd(kv_heads, group, size, token_major):
+    g = torch.Generator().manual_seed(kv_heads * size + group)
+
+    def make(heads: int) -> torch.Tensor:
+        x = torch.randn(heads, TOKENS, size, generator=g).bfloat16()
+        return x.transpose(0, 1).contiguous().transpose(0, 1) if token_major else x
+
+    q, k, v, grad = make(kv_heads * group), make(kv_heads), make(kv_heads), make(kv_heads * group)
+    out, sums, exact = reference(q, k, v, grad, size**-0.5)
+    found = attention_backward(q, k, v, out.bfloat16(), grad, SEGMENTS, sums, size**-0.5)
+    assert found is not None
+    for own, other in zip(found, exact, strict=True):
+        assert float((own.float() - other).norm() / other.norm()) < 6e-3
+        assert float((own.float() - other).abs().max() / other.abs().max()) < 1.5e-2
+    again = attention_backward(q, k, v, out.bfloat16(), grad, SEGMENTS, sums, size**-0.5)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
+def test_shapes_that_are_not_its_own_are_left_to_pytorch():
+    x = torch.zeros(2, 8, 32)
+    bf16 = x.bfloat16()
+    sums = [torch.zeros(2, 8)]
+    assert attention_backward(x, x, x, x, x, [Segment(0, 8)], sums, 1.0) is None
+    odd = torch.zeros(2, 8, 24, dtype=torch.bfloat16)
+    assert attention_backward(odd, odd, odd, odd, odd, [Segment(0, 8)], sums, 1.0) is None
+    # A prefix that is not one whole earlier segment.
+    parts = [Segment(0, 4), Segment(4, 8, 0, 3)]
+    assert attention_backward(bf16, bf16, bf16, bf16, bf16, parts, [torch.zeros(2, 4)] * 2, 1.0) is None
