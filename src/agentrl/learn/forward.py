@@ -7,8 +7,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from agentrl.kernels import logits as logits_kernel
+from agentrl.kernels.logits import TokenLogprobs
 from agentrl.learn.packing import MicroBatch
-from agentrl.rollout.attention import head_logits, hidden_states
+from agentrl.rollout.attention import head_logits, hidden_states, plain_head
 
 HEAD_CHUNK = 1024  # trained tokens whose logits exist at one time
 
@@ -21,6 +23,9 @@ def token_logprobs(model: PreTrainedModel, batch: MicroBatch, temperature: float
     """
     hidden = hidden_states(model, batch.ids, batch.positions, batch.layout())
     hidden = hidden.index_select(0, batch.source)
+    weight = plain_head(model)
+    if weight is not None and logits_kernel.available(hidden, weight):
+        return TokenLogprobs.apply(hidden, weight, batch.target, float(temperature))
 
     def head(part: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         logits = head_logits(model, part) / temperature

@@ -81,6 +81,17 @@ def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     return logits
 
 
+def plain_head(model: PreTrainedModel) -> Tensor | None:
+    """The head's weight [V, hidden] where logits are nothing but hidden · weightᵀ, else None."""
+    base = base_model(model)
+    config = base.config.get_text_config()
+    head: Any = base.get_output_embeddings()
+    scaled = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+    if type(head) is not nn.Linear or head.bias is not None or any(getattr(config, name, None) for name in scaled):
+        return None
+    return cast(Tensor, head.weight)
+
+
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
     """The transformers model itself, also when peft wraps it."""
     return cast(Any, model).get_base_model() if hasattr(model, "get_base_model") else model
