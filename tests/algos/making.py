@@ -55,5 +55,5 @@ def advantages(made: Group) -> list[float]:
 
 def turns_of(state_keys: Sequence[str]) -> list[Turn]:
     """One turn per state in which an action was taken; each answers with the next state's key."""
-    after = [*state_keys[1:], None]
+    after = [*state_keys, None][1:]
     return [Turn("a", "a", o, Outcome.OK, None, k, "stop_string") for k, o in zip(state_keys, after, strict=True)]

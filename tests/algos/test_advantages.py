@@ -214,6 +214,7 @@ def test_metrics() -> None:
         "group/zero_spread": 0.5,
         "group/size_mean": 2.0,
         "group/dropped": 0.0,
+        "group/repeated_states": 1.0,
         "advantage/mean_abs": 0.25,
         "advantage/max": 0.5,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.errors import UserError, nearest
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "episode_plus_step")
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "episode_plus_step")
 LOSSES = ("clip", "gspo", "cispo")
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant")
 KL_KINDS = ("k1", "k2", "k3")

@@ -13,6 +13,7 @@ import numpy as np
 
 from agentrl.algos import ESTIMATORS, baselines, choose
 from agentrl.algos.baselines import equal, members, rewards_of
+from agentrl.algos.gigpo import gigpo, repeated
 from agentrl.algos.steps import episode_plus_step, step_rewards
 from agentrl.config.schema import AlgoConfig
 from agentrl.rollout.trajectory import Group, Row, Trajectory
@@ -63,6 +64,7 @@ _FUNCTIONS: Mapping[str, Estimator] = {
     "rloo": _rloo,
     "reinforce_pp": _reinforce_pp,
     "reinforce_pp_baseline": _reinforce_pp_baseline,
+    "gigpo": gigpo,
     "episode_plus_step": _episode_plus_step,
 }
 
@@ -74,6 +76,7 @@ def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
     of the action that they answer. Errored and not scored members are in no mean or spread and get 0. Metrics:
     ``group/zero_spread`` (share of groups that teach nothing by their episodes' rewards: fewer than two scored members,
     or equal rewards), ``group/size_mean`` (scored members), ``group/dropped`` (members that left their group),
+    ``group/repeated_states`` (share of turns whose ``cfg.anchor`` repeats in the group, whatever the estimator),
     ``advantage/mean_abs`` and ``advantage/max`` (of the absolute value, over trained tokens of scored members). Raises
     UserError for an unknown estimator.
     """
@@ -117,6 +120,7 @@ def _metrics(groups: Sequence[Group], pairs: Sequence[tuple[Trajectory, Credit]]
         "group/zero_spread": float(np.mean([equal(r) for r in rewards])) if groups else 0.0,
         "group/size_mean": float(np.mean(sizes)) if groups else 0.0,
         "group/dropped": float(sum(len(g.trajectories) for g in groups) - sum(sizes)),
+        "group/repeated_states": repeated(groups, cfg.anchor),
         "advantage/mean_abs": float((absolute * counts).sum() / total) if total else 0.0,
         "advantage/max": float(absolute[counts > 0].max()) if total else 0.0,
     }

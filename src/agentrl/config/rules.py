@@ -12,7 +12,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.tools": ("on", "off"),
     "model.dtype": ("auto", "bf16", "fp32"),
     "engine.name": ("local", "openai"),
-    "algo.estimator": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "episode_plus_step"),
+    "algo.estimator": (
+        "grpo",
+        "dr_grpo",
+        "rloo",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "gigpo",
+        "episode_plus_step",
+    ),
+    "algo.anchor": ("state", "observation"),
+    "algo.episode_baseline": ("trajectory", "row"),
     "algo.loss": ("clip", "gspo", "cispo"),
     "algo.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"),
     "algo.kl_estimator": ("k1", "k2", "k3"),
@@ -25,7 +35,7 @@ REWARD_KINDS = ("verifiable", "potential", "model", "judge", "random", "shuffled
 STEP_REWARD_KINDS = ("potential",)
 """Those that reward steps, not episodes."""
 
-STEP_ESTIMATORS = ("episode_plus_step",)
+STEP_ESTIMATORS = ("gigpo", "episode_plus_step")
 """Estimators that read the rewards of steps."""
 
 
@@ -83,6 +93,7 @@ BOUNDS: dict[str, Bound] = {
     "algo.prompts_per_step": POSITIVE_COUNT,
     "algo.std_eps": COUNT,
     "algo.step_weight": COUNT,
+    "algo.discount": SHARE,
     "algo.clip_low": SHARE,
     "algo.clip_high": COUNT,
     "algo.dual_clip": Bound(low=1, strict_low=True),

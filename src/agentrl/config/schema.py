@@ -97,10 +97,18 @@ class AlgoConfig:
     name: str = "grpo"
     group_size: int = 8
     prompts_per_step: int = 4
-    # advantage estimator: grpo | dr_grpo | rloo | reinforce_pp | reinforce_pp_baseline | episode_plus_step
+    # advantage estimator: grpo | dr_grpo | rloo | reinforce_pp | reinforce_pp_baseline | gigpo | episode_plus_step
     estimator: str = "grpo"
     std_eps: float = 1e-6
     step_weight: float = 1.0  # of the step advantage beside the episode's
+    # gigpo: discount of the returns, and what makes two steps of a group comparable: state (the environment's full one)
+    # or observation (the text that was read, as in the paper)
+    discount: float = 0.95
+    anchor: str = "state"
+    episode_baseline: str = "trajectory"  # mean over trajectories, or over their rows (steps) as in verl-agent
+    # whether gigpo and episode_plus_step divide each part by its spread
+    episode_std: bool = True
+    step_std: bool = True
     # policy loss: clip | gspo | cispo
     loss: str = "clip"
     clip_low: float = 0.2
