@@ -78,8 +78,8 @@ def step_advantages(
         clusters.setdefault(key, []).append(index)
     flat = np.concatenate([np.zeros(0), *values])
     advantages = np.zeros_like(flat)
-    for index in clusters.values():
-        advantages[index] = grpo(flat[index], cfg.std_eps) if cfg.step_std else dr_grpo(flat[index])
+    for cluster in clusters.values():
+        advantages[cluster] = grpo(flat[cluster], cfg.std_eps) if cfg.step_std else dr_grpo(flat[cluster])
     return np.split(advantages, np.cumsum([len(v) for v in values])[:-1]) if len(values) else []
 
 
