@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from agentrl.sandbox import Limits, Sandbox, Status
-
-
-@pytest.fixture(scope="module", params=[1, 2])
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    with Sandbox.open(level=request.param, preload=("numpy",)) as box:
-        yield box
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,21 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentrl.errors import UserError
 from agentrl.sandbox import levels
-from agentrl.sandbox.jail.wire import ENDED, Order, Report
+from agentrl.sandbox.cgroup import Cgroups
+from agentrl.sandbox.jail.wire import ENDED, ROLLED_BACK, Order, Report
 from agentrl.sandbox.result import Limits, Result, SandboxBroken, SandboxUnavailable, Status
+from agentrl.sandbox.session import Session
 from agentrl.sandbox.text import Kept
 from agentrl.sandbox.worker import Box, Worker, WorkerFailed
 
-KILL_S = 5.0  # for PID 1 to report after it was told to end
-DRAIN_S = 5.0  # for the pipes to end after PID 1 has
+KILL_S = 30.0  # for PID 1 to report after it was told to end; a busy machine can need seconds
+DRAIN_S = 10.0  # for the pipes to end after PID 1 has
 BREAKER_CALLS, BREAKER_SHARE = 200, 0.02
 SIGKILL, SIGXCPU = 9, 24
 READ_SIZE = 1 << 16
@@ -149,24 +152,33 @@ class Sandbox:
         limits = limits or self.limits
         source = code.encode("utf-8", "surrogatepass")
         if len(source) > limits.source_bytes:
-            text = f"SyntaxError: the source has {len(source)} bytes; at most {limits.source_bytes} are allowed\n"
-            return self._count(Result(Status.ERROR, stderr=text, limits=limits))
+            return self.count(too_long(len(source), limits))
         order = self.order(limits, len(source), secrets.randbits(63) if seed is None else seed)
         queued = time.monotonic()
-        with self._turn():
+        with self.turn():
             failure = ""
             for _ in range(2):
                 started = time.monotonic()
                 try:
                     with contextlib.closing(self._take()) as box:
                         box.wait_ready()
-                        result = converse(box, order, source, stdin.encode("utf-8", "surrogatepass"), limits)
+                        pending = {"code": order.pack() + source, "stdin": stdin.encode("utf-8", "surrogatepass")}
+                        result = converse(box, pending, limits)
                 except WorkerFailed as error:
                     failure = str(error)
                     self.counts["retries"] += 1
                     continue
-                return self._count(Result(**{**result, "queue_s": started - queued}))
-        return self._count(Result(Status.INFRA_ERROR, note=failure, limits=limits))
+                return self.count(replace(result, queue_s=started - queued))
+        return self.count(Result(Status.INFRA_ERROR, note=failure, limits=limits))
+
+    def session(self, seed: int | None = None) -> Session:
+        """A session of cells that share their variables; close it."""
+        return Session(self, seed)
+
+    def spawn(self, kind: str = "call") -> Box:
+        """A sandbox that is not yet ready. Raises WorkerFailed, SandboxUnavailable."""
+        self._revive()
+        return self._worker().spawn(kind)
 
     def order(self, limits: Limits, source_length: int, seed: int) -> Order:
         address_space = int(limits.memory_bytes) * (2 if self.level >= 3 else 1)
@@ -182,7 +194,7 @@ class Sandbox:
         )
 
     @contextlib.contextmanager
-    def _turn(self) -> Any:
+    def turn(self) -> Any:
         """One of the places that run; callers wait for theirs in the order they came."""
         me = object()
         with self._lock:
@@ -206,7 +218,7 @@ class Sandbox:
         with self._lock:
             box = self._prepared.pop(0) if self._prepared else None
         if box is None:
-            box = self._worker().spawn()
+            box = self.spawn()
         with contextlib.suppress(WorkerFailed):
             self._prepare()
         return box
@@ -221,7 +233,14 @@ class Sandbox:
         return min(self._workers, key=lambda worker: worker.busy)
 
     def _start_worker(self) -> Worker:
-        return Worker(levels.fork_server_config(self.level, self.preload), self.limits)
+        config = levels.fork_server_config(self.level, self.preload)
+        if self.level < 3:
+            return Worker(config, self.limits)
+        try:
+            cgroup = Cgroups(int(self.limits.memory_bytes), int(self.limits.processes))
+        except OSError as error:
+            raise WorkerFailed(f"control groups: {error}") from None
+        return Worker({**config, "cgroups": cgroup.folders}, self.limits, cgroup)
 
     def _revive(self) -> None:
         """Start fork servers that have gone again, at the same level. Raises SandboxUnavailable."""
@@ -239,7 +258,7 @@ class Sandbox:
                     ) from None
                 self.counts["restarts"] += 1
 
-    def _count(self, result: Result) -> Result:
+    def count(self, result: Result) -> Result:
         """Count the call; raise SandboxBroken where too many of the latest ones failed for the sandbox's reasons."""
         with self._lock:
             self.counts["calls"] += 1
@@ -264,16 +283,25 @@ def unavailable(reasons: dict[int, str]) -> str:
     return f"untrusted programs cannot be isolated here. {tried}. {advice}"
 
 
-def converse(box: Box, order: Order, source: bytes, stdin: bytes, limits: Limits) -> dict[str, Any]:
-    """Hand the program over, drain its output, and wait for its end: the fields of a Result but the queueing time.
+def too_long(length: int, limits: Limits) -> Result:
+    text = f"SyntaxError: the source has {length} bytes; at most {limits.source_bytes} are allowed\n"
+    return Result(Status.ERROR, stderr=text, limits=limits)
 
-    Raises WorkerFailed where PID 1 has gone without a report.
+
+def converse(box: Box, data: Mapping[str, bytes], limits: Limits, session: bool = False) -> Result:
+    """Hand the program over, drain its output, and wait for its end.
+
+    :param data: what is written to its ``code`` and ``stdin``
+    :param session: one cell: its process and the pipes live on
+    :raises WorkerFailed: PID 1 has gone without a report
     """
-    pending = {"code": memoryview(order.pack() + source), "stdin": memoryview(stdin)}
+    box.limit_memory(int(limits.memory_bytes))
+    pending = {name: memoryview(content) for name, content in data.items()}
     kept = {"stdout": Kept(int(limits.kept_bytes)), "stderr": Kept(int(limits.kept_bytes))}
     poll = select.poll()
     names: dict[int, str] = {}
-    for name, fd in box.fds.items():
+    for name in (*pending, *kept):
+        fd = box.fds[name]
         names[fd] = name
         poll.register(fd, select.POLLOUT if name in pending else select.POLLIN)
     names[box.control.fileno()] = "control"
@@ -283,12 +311,12 @@ def converse(box: Box, order: Order, source: bytes, stdin: bytes, limits: Limits
     stopped: Status | None = None
     report: Report | None = None
     ended_s = 0.0
-    while report is None or kept.keys() & box.fds.keys():
+    while report is None or (not session and kept.keys() & box.fds.keys()):
         left = deadline - time.monotonic()
         if left <= 0:
             if stopped is None and report is None:
                 stopped, deadline = Status.TIMEOUT_WALL, time.monotonic() + KILL_S
-                box.hang_up()
+                box.stop(session)
                 continue
             if report is not None:
                 break  # PID 1 has gone; something outside holds the pipes
@@ -307,26 +335,34 @@ def converse(box: Box, order: Order, source: bytes, stdin: bytes, limits: Limits
                 pending[name] = _feed(fd, pending[name])
                 if not pending[name]:
                     poll.unregister(fd)
-                    box.close_fd(name)
+                    if not session:
+                        box.close_fd(name)
             elif not _drain(fd, kept[name]):
                 poll.unregister(fd)
                 box.close_fd(name)
         if stopped is None and kept["stdout"].total + kept["stderr"].total > limits.output_bytes:
             stopped, deadline = Status.OUTPUT_LIMIT, time.monotonic() + KILL_S
-            box.hang_up()
+            box.stop(session)
+    if session:
+        for name in kept:
+            while _drain_now(box.fds[name], kept[name]):
+                pass
     status = stopped or status_of(report, limits)
-    return {
-        "status": status,
-        "stdout": kept["stdout"].text(),
-        "stderr": kept["stderr"].text(),
-        "exit_code": report.code if report.code >= 0 and stopped is None else None,
-        "signal": -report.code if report.code < 0 and stopped is None else None,
-        "cpu_s": report.cpu_s,
-        "wall_s": ended_s,
-        "max_rss_bytes": report.max_rss,
-        "dropped_bytes": kept["stdout"].dropped + kept["stderr"].dropped,
-        "limits": limits,
-    }
+    if report.code == -SIGKILL and stopped is None and box.oom_killed():
+        status = Status.OOM
+    return Result(
+        status,
+        stdout=kept["stdout"].text(),
+        stderr=kept["stderr"].text(),
+        exit_code=report.code if report.code >= 0 and stopped is None else None,
+        signal=-report.code if report.code < 0 and stopped is None else None,
+        cpu_s=report.cpu_s,
+        wall_s=ended_s,
+        max_rss_bytes=report.max_rss,
+        dropped_bytes=kept["stdout"].dropped + kept["stderr"].dropped,
+        limits=limits,
+        note=ROLLED_BACK if report.claim == ROLLED_BACK else "",
+    )
 
 
 def status_of(report: Report, limits: Limits) -> Status:
@@ -350,6 +386,12 @@ def _feed(fd: int, data: memoryview) -> memoryview:
         return data
     except OSError:
         return data[:0]
+
+
+def _drain_now(fd: int, kept: Kept) -> bool:
+    """Read what is there; False when nothing is."""
+    before = kept.total
+    return _drain(fd, kept) and kept.total > before
 
 
 def _drain(fd: int, kept: Kept) -> bool:

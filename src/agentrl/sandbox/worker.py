@@ -14,12 +14,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.sandbox.cgroup import Cgroups
 from agentrl.sandbox.jail import wire
+from agentrl.sandbox.jail.cells import STOP
 from agentrl.sandbox.jail.wire import FAILED, READY, Report
 from agentrl.sandbox.result import Limits
 
-START_S = 60.0  # to import the preload on a busy machine
-PREPARE_S = 30.0
+START_S = 300.0  # to import the preload; a busy machine can need minutes
+PREPARE_S = 120.0
 BOOT = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "boot.py")
 # Nothing of the trainer's environment. With a fixed hash seed, sets of strings have the same order in every program.
 ENVIRONMENT = {
@@ -47,9 +49,9 @@ class Box:
         self.control = control
         self._ready = False
 
-    def wait_ready(self) -> None:
-        """Block until it is locked down and waits for its program. Raises WorkerFailed."""
-        if self._ready:
+    def wait_ready(self, again: bool = False) -> None:
+        """Block until it waits for its program, locked down; ``again``: for its next cell. Raises WorkerFailed."""
+        if self._ready and not again:
             return
         report = self.report(PREPARE_S)
         if report is None or report.kind != READY:
@@ -66,10 +68,22 @@ class Box:
             return None
         return Report.unpack(data) if data else None
 
-    def hang_up(self) -> None:
-        """PID 1 then kills the program and still reports how it ended."""
+    def stop(self, session: bool) -> None:
+        """PID 1 then kills the program, or a session's cell, and still reports how it ended."""
         with contextlib.suppress(OSError):
-            self.control.shutdown(socket.SHUT_WR)
+            if session:
+                self.control.send(STOP)
+            else:
+                self.control.shutdown(socket.SHUT_WR)
+
+    def limit_memory(self, memory_bytes: int) -> None:
+        """Level 3: for the program that comes. Raises OSError."""
+        if self.worker.cgroup is not None:
+            self.worker.cgroup.oom_killed(self.slot)
+            self.worker.cgroup.limit_memory(self.slot, memory_bytes)
+
+    def oom_killed(self) -> bool:
+        return self.worker.cgroup is not None and self.worker.cgroup.oom_killed(self.slot)
 
     def close_fd(self, name: str) -> None:
         fd = self.fds.pop(name, None)
@@ -93,10 +107,10 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
 class Worker:
     """A running fork server. Thread-safe. ``facts`` is what it said about itself when it was ready."""
 
-    def __init__(self, config: Mapping[str, Any], limits: Limits, cgroup: Any = None):
+    def __init__(self, config: Mapping[str, Any], limits: Limits, cgroup: Cgroups | None = None):
         """Start it. Raises WorkerFailed with the step that failed."""
         self._limits = limits
-        self._cgroup = cgroup
+        self.cgroup = cgroup
         self._lock = threading.Lock()
         self._free: list[int] = []
         self._slots = 0
@@ -165,16 +179,19 @@ class Worker:
             os.set_blocking(mine, False)
             ours[name] = mine
             theirs.append(other)
+        if kind == "session":
+            ours["code_read"] = os.dup(theirs[3])
         order = {
             "kind": kind,
             "slot": slot,
             "uid": self._first_uid + 1 + slot,
+            "idle_s": self._limits.session_idle_s,
             "tmp_bytes": self._limits.tmp_bytes,
             "tmp_inodes": self._limits.tmp_inodes,
         }
         box = Box(self, slot, ours, control)
         try:
-            cgroup_fds = self._cgroup.enter(slot) if self._cgroup is not None else ()
+            cgroup_fds = self.cgroup.enter(slot) if self.cgroup is not None else ()
             with self._lock:
                 wire.send_json(self._socket, order, (inner.fileno(), *theirs, *cgroup_fds))
         except OSError as error:
@@ -200,3 +217,5 @@ class Worker:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+        if self.cgroup is not None:
+            self.cgroup.remove()

@@ -19,7 +19,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import landlock, linux, seccomp, tree, wire
+from . import cells, landlock, linux, seccomp, tree, wire
 
 if TYPE_CHECKING:
     from .server import Base
@@ -35,9 +35,14 @@ def main(base: Base, order: Mapping[str, Any], pipes: Pipes, report: int, other_
     """In the child of PID 1; never returns."""
     try:
         _take_descriptors(pipes, report)
-        lock_down(base, order)
+        session = order["kind"] == "session"
+        listener = lock_down(base, order)
         channel = socket.socket(fileno=REPORT)
-        channel.send(LOCKED)
+        if listener is None:
+            channel.send(LOCKED)
+        else:
+            socket.send_fds(channel, [LOCKED], [listener])
+            os.close(listener)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.write(REPORT, f"{type(error).__name__}: {error}".encode()[:500])
@@ -46,9 +51,14 @@ def main(base: Base, order: Mapping[str, Any], pipes: Pipes, report: int, other_
     try:
         command = wire.Order.read(CODE)
         source = wire.read_exactly(CODE, command.source_length)
-        os.close(CODE)
         set_limits(command, other_threads)
-        code = _run(source, command.seed, channel)
+        _open_streams()
+        namespace = fresh_main()
+        if session:
+            cells.run_cells(channel, namespace)
+        else:
+            os.close(CODE)
+            code = _run(source, command.seed, namespace, channel)
     finally:
         os._exit(code)
 
@@ -61,8 +71,12 @@ def _take_descriptors(pipes: Pipes, report: int) -> None:
         os.dup2(fd, number)
 
 
-def lock_down(base: Base, order: Mapping[str, Any]) -> None:
-    """User, capabilities, Landlock, descriptors, system calls: in this order each is still allowed. Raises OSError."""
+def lock_down(base: Base, order: Mapping[str, Any]) -> int | None:
+    """User, capabilities, Landlock, descriptors, system calls: in this order each is still allowed. Raises OSError.
+
+    In a session, the descriptor on which PID 1 is asked about forks.
+    """
+    session = order["kind"] == "session"
     if base.level >= 2:
         os.setsid()
     elif base.level == 1:
@@ -80,22 +94,23 @@ def lock_down(base: Base, order: Mapping[str, Any]) -> None:
         resource.setrlimit(kind, (most, most))
     if base.level < 1:
         linux.close_except(CODE, REPORT)
-        return
+        return None
     linux.drop_capabilities()
     if base.ruleset is not None:
         landlock.restrict(base.ruleset)
     else:
         landlock.restrict(landlock.ruleset(base.abi, ("/",), (), ("/tmp",), tree.DEVICES))
     linux.close_except(CODE, REPORT)
-    seccomp.install(
-        seccomp.program(
-            linux.machine(),
-            fork="allow" if base.level >= 3 else "refuse",
-            files=base.level >= 2,
-            signal_pid=None if base.level >= 2 else os.getpid(),
-            truncate=base.abi >= 3,
-        )
+    code = seccomp.program(
+        linux.machine(),
+        fork="notify" if session else "allow" if base.level >= 3 else "refuse",
+        files=base.level >= 2,
+        # A session goes on in other processes than the one that installs this, and its number may get a new owner.
+        signal_pid=None if base.level >= 2 else seccomp.NO_PID if session else os.getpid(),
+        truncate=base.abi >= 3,
     )
+    listener = seccomp.install(code, listener=session)
+    return listener if session else None
 
 
 def _own_user(uid: int, read_as_root: bool) -> None:
@@ -176,9 +191,7 @@ def seed_generators(seed: int) -> None:
         numpy.random.seed(seed & 0xFFFFFFFF)
 
 
-def _run(source: bytes, seed: int, channel: socket.socket) -> int:
-    _open_streams()
-    namespace = fresh_main()
+def _run(source: bytes, seed: int, namespace: dict[str, Any], channel: socket.socket) -> int:
     seed_generators(seed)
     code, claim = execute(source, namespace)
     if claim:

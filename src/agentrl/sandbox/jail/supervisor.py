@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import keeper, linux, program, wire
+from . import cells, keeper, linux, program, wire
 
 if TYPE_CHECKING:
     from .server import Base
@@ -44,7 +44,10 @@ def main(base: Base, order: Mapping[str, Any], fds: list[int], other_threads: in
         if pid == 0:
             program.main(base, order, pipes, inner_report.fileno(), other_threads)
         linux.close_except(control.fileno(), report.fileno())
-        _watch(control, report, pid)
+        if order["kind"] == "session":
+            cells.Watch(control, report, pid, order["idle_s"]).run()
+        else:
+            _watch(control, report, pid)
     except BaseException as error:
         with contextlib.suppress(OSError):
             control.send(wire.Report(wire.FAILED, text=f"{type(error).__name__}: {error}").pack())

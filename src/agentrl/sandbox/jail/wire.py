@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 READY, FAILED, ENDED = 1, 2, 3
 # What the program's own interpreter says about how it ended: untrusted, only ever chooses between names of a failure.
 CLAIMS = ("", "exception", "memory", "exit")
+ROLLED_BACK = "rolled back"  # PID 1's own word: the cell ended its process
 
+_WORDS = (*CLAIMS, ROLLED_BACK)
 _REPORT = struct.Struct("<BBidQ")
 
 
@@ -27,7 +29,7 @@ class Report(NamedTuple):
     text: str = ""
 
     def pack(self) -> bytes:
-        head = _REPORT.pack(self.kind, CLAIMS.index(self.claim), self.code, self.cpu_s, self.max_rss)
+        head = _REPORT.pack(self.kind, _WORDS.index(self.claim), self.code, self.cpu_s, self.max_rss)
         return head + self.text.encode()[:1000]
 
     @classmethod
@@ -35,7 +37,7 @@ class Report(NamedTuple):
         kind, claim, *numbers = _REPORT.unpack_from(data)
         code, cpu_s, max_rss = numbers
         text = data[_REPORT.size :].decode("utf-8", "replace")
-        return cls(kind, CLAIMS[claim], code, cpu_s, max_rss, text)
+        return cls(kind, _WORDS[claim], code, cpu_s, max_rss, text)
 
 
 _ORDER = struct.Struct("<QQIIIQQI")
