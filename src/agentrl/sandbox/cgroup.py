@@ -73,12 +73,21 @@ class Cgroups:
         return self._fds[slot]
 
     def limit_memory(self, slot: int, memory_bytes: int) -> None:
-        if self._current.get(slot) != memory_bytes:
-            self._set(slot, "memory", str(memory_bytes))
-            with contextlib.suppress(OSError):
-                swap = "memory.swap.max" if self.version == 2 else "memory.memsw.limit_in_bytes"
-                (self._slot(slot)["memory"] / swap).write_text("0" if self.version == 2 else str(memory_bytes))
-            self._current[slot] = memory_bytes
+        """Memory without swap. Raises OSError."""
+        before = self._current.get(slot, 0)
+        if before == memory_bytes:
+            return
+        # Version 1 limits the sum of memory and swap, which must never be below the limit of memory.
+        if memory_bytes > before:
+            self._limit_swap(slot, memory_bytes)
+        self._set(slot, "memory", str(memory_bytes))
+        self._limit_swap(slot, memory_bytes)
+        self._current[slot] = memory_bytes
+
+    def _limit_swap(self, slot: int, memory_bytes: int) -> None:
+        name, value = ("memory.swap.max", 0) if self.version == 2 else ("memory.memsw.limit_in_bytes", memory_bytes)
+        with contextlib.suppress(OSError):  # a kernel without swap accounting has no such file
+            (self._slot(slot)["memory"] / name).write_text(str(value))
 
     def oom_killed(self, slot: int) -> bool:
         """Whether the kernel has killed a process of the slot for its memory since this was last asked."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.errors import RunError, UserError
 from agentrl.sandbox import levels
 from agentrl.sandbox.cgroup import Cgroups
 from agentrl.sandbox.jail.wire import ENDED, ROLLED_BACK, Order, Report
@@ -44,11 +44,13 @@ class Sandbox:
         self.preload = tuple(preload)
         self._unsafe = unsafe
         self._self_test: dict[str, bool] = {}
+        self._above: dict[str, str] = {}
         self._lock = threading.Condition()
         self._queue: collections.deque[object] = collections.deque()
         self._running = 0
         self._capacity = 2 * workers_cores()
         self._recent: collections.deque[bool] = collections.deque(maxlen=BREAKER_CALLS)
+        self._last_failure = ""
         self.counts: collections.Counter[str] = collections.Counter()
         self._closed = False
         self._workers: list[Worker] = []
@@ -99,11 +101,16 @@ class Sandbox:
             try:
                 if candidate:
                     box._self_test = selftest.run(box)
+            except RunError as error:
+                box.close()
+                reasons[candidate] = f"the self-test failed: {error}"
+                continue
             except BaseException:
                 box.close()
                 raise
             failed = [name for name, passed in box._self_test.items() if not passed]
             if not failed:
+                box._above = {levels.NAMES[k]: why for k, why in reasons.items()}
                 return box
             box.close()
             reasons[candidate] = f"the self-test failed: {', '.join(failed)}"
@@ -137,6 +144,7 @@ class Sandbox:
             "preload": list(self.preload),
             "limits": {name: getattr(self.limits, name) for name in self.limits.__dataclass_fields__},
             "self_test": dict(self._self_test),
+            "unavailable": dict(self._above),
             "unsafe": self._unsafe,
         }
 
@@ -265,9 +273,11 @@ class Sandbox:
             self.counts[result.status.value] += 1
             self._recent.append(result.status == Status.INFRA_ERROR)
             failures = sum(self._recent)
+            if result.status == Status.INFRA_ERROR:
+                self._last_failure = result.note
         if failures > BREAKER_SHARE * BREAKER_CALLS:
             raise SandboxBroken(
-                f"the sandbox failed {failures} of the last {len(self._recent)} calls, at last with: {result.note}"
+                f"the sandbox failed {failures} of the last {len(self._recent)} calls, at last with: {self._last_failure}"
             )
         return result
 

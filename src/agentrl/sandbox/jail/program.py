@@ -34,8 +34,11 @@ LINES_AT_ONCE = 200  # written as they come; after that in blocks, or a program 
 def main(base: Base, order: Mapping[str, Any], pipes: Pipes, report: int, other_threads: int) -> NoReturn:
     """In the child of PID 1; never returns."""
     try:
-        _take_descriptors(pipes, report)
         session = order["kind"] == "session"
+        for fd in pipes.cgroups:  # not PID 1: what the program uses up must not be able to end it
+            os.write(fd, b"0")
+        _take_descriptors(pipes, report)
+        report = REPORT
         listener = lock_down(base, order)
         channel = socket.socket(fileno=REPORT)
         if listener is None:
@@ -45,7 +48,7 @@ def main(base: Base, order: Mapping[str, Any], pipes: Pipes, report: int, other_
             os.close(listener)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.write(REPORT, f"{type(error).__name__}: {error}".encode()[:500])
+            os.write(report, f"{type(error).__name__}: {error}".encode()[:500])
         os._exit(1)
     code = 1
     try:

@@ -36,8 +36,6 @@ def main(base: Base, order: Mapping[str, Any], fds: list[int], other_threads: in
     try:
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for fd in pipes.cgroups:
-            os.write(fd, b"0")
         _separate(base, order)
         report, inner_report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
