@@ -277,7 +277,7 @@ class Sandbox:
                 self._last_failure = result.note
         if failures > BREAKER_SHARE * BREAKER_CALLS:
             raise SandboxBroken(
-                f"the sandbox failed {failures} of the last {len(self._recent)} calls, at last with: {self._last_failure}"
+                f"the sandbox failed {failures} of its last {len(self._recent)} calls: {self._last_failure}"
             )
         return result
 
