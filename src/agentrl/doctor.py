@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
-import os
 import platform
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -118,44 +115,24 @@ def _cpu_flags() -> set[str]:
 
 
 def _sandbox() -> Iterator[Line]:
-    """What the kernel offers for running untrusted programs. Only probed; nothing is changed."""
+    """Each level of isolation for untrusted programs, built for real and tested in itself."""
+    from agentrl.sandbox import Sandbox, SandboxUnavailable
+    from agentrl.sandbox.jail import landlock
+    from agentrl.sandbox.levels import ADVICE, MECHANISMS, NAMES
+
     if sys.platform != "linux":
         yield Line("sandbox", "none", "isolation of untrusted programs needs Linux")
         return
-    namespaces = _user_namespaces()
-    advice = "" if namespaces else "allow user namespaces (sysctl user.max_user_namespaces, or the container's profile)"
-    yield Line("user namespaces", "yes" if namespaces else "no", advice)
-    abi = _landlock_abi()
-    yield Line(
-        "Landlock", f"version {abi}" if abi > 0 else "no", "" if abi > 0 else "needs Linux 5.13 with Landlock on"
-    )
-    seccomp = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
-    yield Line("seccomp", "yes" if seccomp else "no", "" if seccomp else "needs a kernel with CONFIG_SECCOMP_FILTER")
-    root = Path("/sys/fs/cgroup")
-    unified = (root / "cgroup.controllers").exists()
-    writable = unified and os.access(root / "cgroup.procs", os.W_OK)
-    found = "version 2, writable" if writable else "version 2, read-only here" if unified else "no version 2"
-    advice = "" if writable else "a delegated cgroup v2; needed only for hard memory limits on programs"
-    yield Line("cgroup", found, advice)
-
-
-def _user_namespaces() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    try:
-        tried = subprocess.run(
-            ["unshare", "--user", "--map-root-user", "true"], capture_output=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return tried.returncode == 0
-
-
-def _landlock_abi() -> int:
-    """The kernel's Landlock version, or a number below 1: landlock_create_ruleset(NULL, 0, VERSION)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    create_ruleset = 444  # the same number on every architecture
-    return int(libc.syscall(create_ruleset, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+    yield Line("kernel", f"{platform.release()} {platform.machine()}, Landlock version {landlock.version() or 'none'}")
+    for level in (3, 2, 1):
+        topic = f"sandbox level {level}"
+        try:
+            with Sandbox.open(level=level, preload=()) as sandbox:
+                tests = sandbox.facts()["self_test"]
+        except SandboxUnavailable as error:
+            yield Line(topic, f"{NAMES[level]}: {error.reasons.get(level, error)}", ADVICE[level])
+        else:
+            yield Line(topic, f"{NAMES[level]}: works ({', '.join(MECHANISMS[level])}); {len(tests)} self-tests passed")
 
 
 def _models() -> Iterator[Line]:

@@ -114,7 +114,7 @@ class Sandbox:
                 return box
             box.close()
             reasons[candidate] = f"the self-test failed: {', '.join(failed)}"
-        raise SandboxUnavailable(unavailable(reasons))
+        raise SandboxUnavailable(unavailable(reasons), reasons)
 
     def __enter__(self) -> Sandbox:
         return self

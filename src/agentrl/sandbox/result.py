@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from agentrl.errors import RunError, UserError
@@ -13,7 +14,14 @@ MIB = 1 << 20
 
 
 class SandboxUnavailable(UserError):
-    """No allowed level of isolation works on this machine; the message says what is missing and how to get it."""
+    """No allowed level of isolation works on this machine; the message says what is missing and how to get it.
+
+    ``reasons`` has the level and what failed.
+    """
+
+    def __init__(self, message: str, reasons: Mapping[int, str] | None = None):
+        super().__init__(message)
+        self.reasons = dict(reasons or {})
 
 
 class SandboxBroken(RunError):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOCKED = b"locked"
 FILENAME = "<program>"
 CODE, REPORT = 3, 4  # descriptors
-LINES_AT_ONCE = 200  # written as they come; after that in blocks, or a program that prints a lot would crawl
+WRITES_AT_ONCE = 400  # after that in blocks, or a program that prints a lot would crawl
 
 
 def main(base: Base, order: Mapping[str, Any], pipes: Pipes, report: int, other_threads: int) -> NoReturn:
@@ -148,26 +148,26 @@ def set_limits(order: wire.Order, other_threads: int) -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-class _Raw(io.FileIO):
-    """Descriptor 1 or 2. The first LINES_AT_ONCE lines go out one by one: there to read if the program is killed."""
+class _Stream(io.TextIOWrapper):
+    """stdout or stderr. Lines go out one by one at first: there to read if the program is killed."""
 
-    text: io.TextIOWrapper | None = None
     writes = 0
 
-    def write(self, data: Any) -> Any:
+    def write(self, text: str) -> int:
+        written = super().write(text)
         self.writes += 1
-        if self.writes == LINES_AT_ONCE and self.text is not None:
-            self.text.reconfigure(line_buffering=False)
-        return super().write(data)
+        if self.writes == WRITES_AT_ONCE:
+            self.reconfigure(line_buffering=False)
+            self.write = super().write  # type: ignore[method-assign]
+        return written
 
 
 def _open_streams() -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
-        raw = _Raw(number, "w", closefd=False)
-        buffer = io.BufferedWriter(raw, 1 << 15)
-        raw.text = io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True)
-        setattr(sys, name, raw.text)
-        setattr(sys, f"__{name}__", raw.text)
+        buffer = io.BufferedWriter(io.FileIO(number, "w", closefd=False), 1 << 15)
+        stream = _Stream(buffer, "utf-8", "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
 
