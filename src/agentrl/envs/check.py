@@ -239,17 +239,27 @@ def _expert(spec: EnvSpec, drawn: dict[str, list[Task]], max_turns: int, finding
         env = spec.make()
         try:
             episode, problem = _play(env, task, list(actions))
+            success = problem is None and spec.verify(episode).success >= 1
+            problem = problem or _potential(env, success)
         finally:
             env.close()
         if problem:
             finding.problems.append(f"{task.id}: {problem}")
             return
-        solved += spec.verify(episode).success >= 1
+        solved += success
     if tried and not solved:
         finding.problems.append(f"the expert solved none of {tried} tasks, so there is no cold start")
     elif longest > max_turns:
         finding.problems.append(f"the expert takes {longest} actions, but env.max_turns={max_turns}")
     finding.detail = f"solves {solved} of {tried} tasks" if tried else "none: the cold start needs sft.source=FILE"
+
+
+def _potential(env: Environment, solved: bool) -> str | None:
+    """What is wrong with the potential at the end of an expert's episode."""
+    value = env.potential()
+    if value is None or (value == 1 if solved else 0 <= value <= 1):
+        return None
+    return f"potential() is {value}, not 1, in a solved state" if solved else f"potential() is {value}, not in [0, 1]"
 
 
 def _play(env: Environment, task: Task, actions: list[str]) -> tuple[Episode, str | None]:
