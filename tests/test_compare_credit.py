@@ -36,7 +36,7 @@ def test_a_run_is_extended_up_to_its_budget(script: ModuleType, tmp_path: Path) 
     done: list[dict[str, Any]] = []
     while (steps := script.steps_to(done, settings)) > len(done):
         done += [step(5.0 + 5.0 / (1 + n)) for n in range(len(done), steps)]  # steps get cheaper as a policy improves
-    assert 97 <= sum(map(script.cost, done)) <= 100
+    assert 94 <= sum(map(script.cost, done)) <= 100  # less than a step is left
 
 
 def test_intervals_are_those_of_student(script: ModuleType) -> None:
