@@ -1,11 +1,11 @@
-"""The compiled backward pass of packed attention against autograd in fp32."""
+"""Compiled packed attention against autograd in fp32."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from agentrl.kernels.attention import attention_backward
+from agentrl.kernels import attention
 from agentrl.rollout.attention import Segment
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -33,14 +33,14 @@ def reference(q, k, v, grad, scale):
         seen = torch.arange(m)[None] <= torch.arange(n)[:, None] + (m - n)
         scores = (q[:, s.start : s.end] @ keys.transpose(1, 2) * scale).masked_fill(~seen, float("-inf"))
         outs.append(scores.softmax(-1) @ values)
-        sums.append(scores.logsumexp(-1).detach().contiguous())
+        sums.append(scores.logsumexp(-1).detach())
     out = torch.cat(outs, dim=1)
-    return out.detach(), sums, torch.autograd.grad(out, (q, k, v), grad.float())
+    return out.detach(), torch.cat(sums, dim=1), torch.autograd.grad(out, (q, k, v), grad.float())
 
 
 @pytest.mark.parametrize(("kv_heads", "group", "size"), [(3, 3, 64), (2, 1, 32), (1, 8, 64), (2, 5, 128)])
 @pytest.mark.parametrize("token_major", [True, False])
-def test_gradients_equal_autograd(kv_heads, group, size, token_major):
+def test_output_and_gradients_equal_autograd(kv_heads, group, size, token_major):
     g = torch.Generator().manual_seed(kv_heads * size + group)
 
     def make(heads: int) -> torch.Tensor:
@@ -48,23 +48,25 @@ def test_gradients_equal_autograd(kv_heads, group, size, token_major):
         return x.transpose(0, 1).contiguous().transpose(0, 1) if token_major else x
 
     q, k, v, grad = make(kv_heads * group), make(kv_heads), make(kv_heads), make(kv_heads * group)
-    out, sums, exact = reference(q, k, v, grad, size**-0.5)
-    found = attention_backward(q, k, v, out.bfloat16(), grad, SEGMENTS, sums, size**-0.5)
-    assert found is not None
-    for own, other in zip(found, exact, strict=True):
+    exact_out, exact_sums, exact = reference(q, k, v, grad, size**-0.5)
+    kernel = attention.build(q, k, v, SEGMENTS)
+    assert kernel is not None
+    out, sums = kernel.forward(q, k, v, size**-0.5)
+    torch.testing.assert_close(sums, exact_sums, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(out.float(), exact_out, atol=2e-2, rtol=2e-2)
+    found = kernel.backward(q, k, v, out, sums, grad, size**-0.5)
+    for own, other in zip((out, *found), (exact_out, *exact), strict=True):
         assert float((own.float() - other).norm() / other.norm()) < 6e-3
         assert float((own.float() - other).abs().max() / other.abs().max()) < 1.5e-2
-    again = attention_backward(q, k, v, out.bfloat16(), grad, SEGMENTS, sums, size**-0.5)
+    again = kernel.backward(q, k, v, out, sums, grad, size**-0.5)
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 
 
-def test_shapes_that_are_not_its_own_are_left_to_pytorch():
+def test_what_is_not_its_own_is_left_to_pytorch():
     x = torch.zeros(2, 8, 32)
-    bf16 = x.bfloat16()
-    sums = [torch.zeros(2, 8)]
-    assert attention_backward(x, x, x, x, x, [Segment(0, 8)], sums, 1.0) is None
+    assert attention.build(x, x, x, [Segment(0, 8)]) is None
     odd = torch.zeros(2, 8, 24, dtype=torch.bfloat16)
-    assert attention_backward(odd, odd, odd, odd, odd, [Segment(0, 8)], sums, 1.0) is None
+    assert attention.build(odd, odd, odd, [Segment(0, 8)]) is None
     # A prefix that is not one whole earlier segment.
-    parts = [Segment(0, 4), Segment(4, 8, 0, 3)]
-    assert attention_backward(bf16, bf16, bf16, bf16, bf16, parts, [torch.zeros(2, 4)] * 2, 1.0) is None
+    bf16 = x.bfloat16()
+    assert attention.build(bf16, bf16, bf16, [Segment(0, 4), Segment(4, 8, 0, 3)]) is None

@@ -1,4 +1,4 @@
-"""The backward pass of packed attention in compiled code."""
+"""Causal attention over packed rows in compiled code, for training."""
 
 from __future__ import annotations
 
@@ -17,56 +17,60 @@ class _Strided(ctypes.Structure):
 
 
 class _Segment(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("start", "end", "prefix_start", "prefix_end")),
-        ("sums", ctypes.c_void_p),
-    ]
+    _fields_ = [(name, ctypes.c_int64) for name in ("start", "end", "prefix_start", "prefix_end")]
 
 
-def attention_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    grad: Tensor,
-    segments: Sequence[Any],
-    sums: Sequence[Tensor],
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of q [H, T, D], k and v [K, T, D] in bf16, or None where the kernel does not apply.
+class TileAttention:
+    """Forward and backward for fixed segments; make it with ``build``, which says None where it does not apply.
 
-    ``out`` and its gradient ``grad`` are [H, T, D]; ``sums`` has fp32 [H, n], the log of the softmax's denominator, for
-    every segment of n tokens.
+    q, out and their gradients are bf16 [H, T, D], k and v [K, T, D]; sums fp32 [H, T] are the logs of the softmax's
+    denominators.
     """
+
+    def __init__(self, kernel: ctypes.CDLL, segments: Sequence[Any], families: list[int]):
+        self.kernel = kernel
+        rows = [_Segment(s.start, s.end, s.prefix_start, s.prefix_end) for s in segments]
+        self.segments = (_Segment * len(rows))(*rows)
+        self.families = (ctypes.c_int64 * len(families))(*families)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """Output and sums."""
+        out, sums = torch.empty_like(q), torch.empty(q.shape[:2])
+        self._call("attention", (q, k, v, out), sums, len(k), scale)
+        return out, sums
+
+    def backward(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, grad: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v from that of the output."""
+        grads = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+        self._call("attention_backward", (q, k, v, out, grad, *grads), sums, len(k), scale)
+        return grads
+
+    def _call(self, name: str, tensors: Sequence[Tensor], sums: Tensor, heads: int, scale: float) -> None:
+        assert all(x.stride(2) == 1 for x in tensors)
+        getattr(self.kernel, name)(
+            *(ctypes.byref(_Strided(x.data_ptr(), x.stride(0), x.stride(1))) for x in tensors),
+            ctypes.c_void_p(sums.data_ptr()),
+            ctypes.c_int64(sums.shape[1]),
+            self.segments,
+            self.families,
+            *(ctypes.c_int64(n) for n in (len(self.families) - 1, heads)),
+            ctypes.c_float(scale),
+        )
+
+
+def build(q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any]) -> TileAttention | None:
+    """The kernel for inputs like these: bf16 on a CPU with AMX tiles and a compiler, heads of a multiple of 32."""
     heads, _, size = q.shape
-    group = heads // len(k)
-    tensors = (q, k, v, out, grad)
-    if (
-        "amx_bf16" not in cpu_flags()
-        or size % 32
-        or any(x.dtype != torch.bfloat16 or x.device.type != "cpu" or x.stride(2) != 1 for x in tensors)
-    ):
+    plain = all(x.dtype == torch.bfloat16 and x.device.type == "cpu" and x.stride(2) == 1 for x in (q, k, v))
+    if "amx_bf16" not in cpu_flags() or size % 32 or not plain:
         return None
     families = _families(segments)
-    kernel = library("attention.cpp", f"SIZE={size}", f"GROUP={group}")
+    kernel = library("attention.cpp", f"SIZE={size}", f"GROUP={heads // len(k)}")
     if families is None or kernel is None or kernel.request_tiles() != 0:
         return None
-    grads = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
-    rows = (_Segment * len(segments))(
-        *(
-            _Segment(s.start, s.end, s.prefix_start, s.prefix_end, x.data_ptr())
-            for s, x in zip(segments, sums, strict=True)
-        )
-    )
-    kernel.attention_backward(
-        *(ctypes.byref(_Strided(x.data_ptr(), x.stride(0), x.stride(1))) for x in (*tensors, *grads)),
-        rows,
-        (ctypes.c_int64 * len(families))(*families),
-        ctypes.c_int64(len(families) - 1),
-        ctypes.c_int64(len(k)),
-        ctypes.c_float(scale),
-    )
-    return grads
+    return TileAttention(kernel, segments, families)
 
 
 def _families(segments: Sequence[Any]) -> list[int] | None:

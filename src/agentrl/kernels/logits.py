@@ -71,11 +71,10 @@ def _chunks(n: int) -> Iterator[slice]:
 
 def _call(name: str, *arguments: Tensor | int | float) -> None:
     function: Callable[..., None] = getattr(library("logits.cpp"), name)
-    function(
-        *(
-            ctypes.c_void_p(x.data_ptr())
-            if isinstance(x, Tensor)
-            else (ctypes.c_int64 if isinstance(x, int) else ctypes.c_float)(x)
-            for x in arguments
-        )
-    )
+    function(*map(_argument, arguments))
+
+
+def _argument(x: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_float:
+    if isinstance(x, Tensor):
+        return ctypes.c_void_p(x.data_ptr())
+    return ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_float(x)

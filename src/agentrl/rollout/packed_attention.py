@@ -1,9 +1,10 @@
 """Attention of packed rows for training, with its own backward pass.
 
 One autograd node for all segments of a micro-batch: cutting segments out of q, k and v with autograd's own slicing
-would fill a whole-size gradient for every segment. The backward pass recomputes the probabilities and runs on batched
-matrix products, which on CPUs with bf16 units is about three times as fast as the fused kernel's backward; its
-elementwise parts are compiled. Where no compiler is present, ``attend_row`` with autograd does the same, slower.
+would fill a whole-size gradient for every segment. On a CPU with AMX tiles both passes are one call of a kernel of
+``agentrl.kernels``. Elsewhere the backward pass recomputes the probabilities and runs on batched matrix products,
+which with bf16 units is about three times as fast as the fused kernel's backward; its elementwise parts are compiled.
+Where no compiler is present, ``attend_row`` with autograd does the same, slower.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.kernels.attention import attention_backward
+from agentrl.kernels import attention
 from agentrl.models.compiled import compiled
 
 
@@ -39,50 +40,63 @@ class PackedAttention(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any], masks: dict[Any, Tensor], scale: float
     ) -> Tensor:
-        out = torch.empty_like(q)
-        sums = []
-        for s in segments:
-            keys, values = _with_prefix(k, s), _with_prefix(v, s)
-            n, m = s.end - s.start, keys.shape[1]
-            bias = None
-            if n != m:
-                if ("bias", n, m) not in masks:
-                    seen = torch.arange(m)[None] <= torch.arange(n)[:, None] + (m - n)
-                    masks["bias", n, m] = torch.zeros(n, m, dtype=q.dtype).masked_fill(~seen, float("-inf"))
-                bias = masks["bias", n, m]
-            part, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q[None, :, s.start : s.end], keys[None], values[None], 0.0, n == m, attn_mask=bias, scale=scale
-            )
-            out[:, s.start : s.end] = part[0]
-            sums.append(lse[0].contiguous())
-        ctx.save_for_backward(q, k, v, out, *sums)
-        ctx.segments, ctx.scale = segments, scale
+        ctx.kernel, ctx.segments, ctx.scale = attention.build(q, k, v, segments), segments, scale
+        out, sums = ctx.kernel.forward(q, k, v, scale) if ctx.kernel else _forward(q, k, v, segments, masks, scale)
+        ctx.save_for_backward(q, k, v, out, sums)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        q, k, v, out, *sums = ctx.saved_tensors
-        grads = attention_backward(q, k, v, out, grad, ctx.segments, sums, ctx.scale)
-        if grads is not None:
-            return *grads, None, None, None
-        grad_q = torch.zeros_like(q)
-        grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
-        kv_heads, size = k.shape[0], q.shape[-1]
-        for s, lse in zip(ctx.segments, sums, strict=True):
-            keys, values = _with_prefix(k, s), _with_prefix(v, s)
-            n, m, heads = s.end - s.start, keys.shape[1], q.shape[0]
-            # The query heads that share a key head become rows of one product: no key is expanded.
-            rows = q[:, s.start : s.end].reshape(kv_heads, -1, size)
-            grad_rows = grad[:, s.start : s.end].reshape(kv_heads, -1, size)
-            delta = (grad[:, s.start : s.end].float() * out[:, s.start : s.end].float()).sum(-1, keepdim=True)
-            scores = torch.bmm(rows, keys.transpose(1, 2)).view(heads, n, m)
-            probs = _probabilities(scores, lse.unsqueeze(-1), ctx.scale)
-            grad_probs = torch.bmm(grad_rows, values.transpose(1, 2)).view(heads, n, m)
-            grad_scores = _score_gradient(probs, grad_probs, delta, ctx.scale).view(kv_heads, -1, m)
-            grad_q[:, s.start : s.end] = torch.bmm(grad_scores, keys).view(heads, n, size)
-            _add(grad_k, torch.bmm(grad_scores.transpose(1, 2), rows), s)
-            _add(grad_v, torch.bmm(probs.view(kv_heads, -1, m).transpose(1, 2), grad_rows), s)
-        return grad_q, grad_k, grad_v, None, None, None
+        saved = ctx.saved_tensors
+        grad = grad if grad.stride(2) == 1 else grad.contiguous()
+        if ctx.kernel:
+            return *ctx.kernel.backward(*saved, grad, ctx.scale), None, None, None
+        return *_backward(*saved, grad, ctx.segments, ctx.scale), None, None, None
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any], masks: dict[Any, Tensor], scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output, and fp32 [H, T] logs of the softmax's denominators."""
+    out, sums = torch.empty_like(q), torch.empty(q.shape[:2])
+    for s in segments:
+        keys, values = _with_prefix(k, s), _with_prefix(v, s)
+        n, m = s.end - s.start, keys.shape[1]
+        bias = None
+        if n != m:
+            if ("bias", n, m) not in masks:
+                seen = torch.arange(m)[None] <= torch.arange(n)[:, None] + (m - n)
+                masks["bias", n, m] = torch.zeros(n, m, dtype=q.dtype).masked_fill(~seen, float("-inf"))
+            bias = masks["bias", n, m]
+        part, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q[None, :, s.start : s.end], keys[None], values[None], 0.0, n == m, attn_mask=bias, scale=scale
+        )
+        out[:, s.start : s.end] = part[0]
+        sums[:, s.start : s.end] = lse[0]
+    return out, sums
+
+
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, grad: Tensor, segments: Sequence[Any], scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_q = torch.zeros_like(q)
+    grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
+    kv_heads, size = k.shape[0], q.shape[-1]
+    for s in segments:
+        keys, values = _with_prefix(k, s), _with_prefix(v, s)
+        n, m, heads = s.end - s.start, keys.shape[1], q.shape[0]
+        # The query heads that share a key head become rows of one product: no key is expanded.
+        rows = q[:, s.start : s.end].reshape(kv_heads, -1, size)
+        grad_rows = grad[:, s.start : s.end].reshape(kv_heads, -1, size)
+        delta = (grad[:, s.start : s.end].float() * out[:, s.start : s.end].float()).sum(-1, keepdim=True)
+        scores = torch.bmm(rows, keys.transpose(1, 2)).view(heads, n, m)
+        probs = _probabilities(scores, sums[:, s.start : s.end, None], scale)
+        grad_probs = torch.bmm(grad_rows, values.transpose(1, 2)).view(heads, n, m)
+        grad_scores = _score_gradient(probs, grad_probs, delta, scale).view(kv_heads, -1, m)
+        grad_q[:, s.start : s.end] = torch.bmm(grad_scores, keys).view(heads, n, size)
+        _add(grad_k, torch.bmm(grad_scores.transpose(1, 2), rows), s)
+        _add(grad_v, torch.bmm(probs.view(kv_heads, -1, m).transpose(1, 2), grad_rows), s)
+    return grad_q, grad_k, grad_v
 
 
 def _with_prefix(x: Tensor, s: Any) -> Tensor:
