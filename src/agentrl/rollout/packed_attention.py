@@ -47,11 +47,13 @@ class PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        saved = ctx.saved_tensors
+        q, k, v, out, sums = ctx.saved_tensors
         grad = grad if grad.stride(2) == 1 else grad.contiguous()
         if ctx.kernel:
-            return *ctx.kernel.backward(*saved, grad, ctx.scale), None, None, None
-        return *_backward(*saved, grad, ctx.segments, ctx.scale), None, None, None
+            grads = ctx.kernel.backward(q, k, v, out, sums, grad, ctx.scale)
+        else:
+            grads = _backward(q, k, v, out, sums, grad, ctx.segments, ctx.scale)
+        return *grads, None, None, None
 
 
 def _forward(
