@@ -166,6 +166,39 @@ def evaluate(
     stage.main(config, heldout=heldout, checkpoints=list(checkpoint or []), base=base)
 
 
+@app.command(
+    short_help="Does the reward explain the gain? A run against its control arms.",
+    help=_stage_help(
+        "Train the same run again without its reward (control.arms), evaluate all arms on the same panels, and say "
+        "whether the reward explains the gain. Exit code 3 when it does not.",
+        "agentrl control env=search",
+        "agentrl control --run outputs/rl 'control.arms=[random,shuffled]' eval.tasks=200",
+        "agentrl control run.resume=outputs/latest",
+    ),
+)
+def control(
+    overrides: Overrides = None,
+    run: Annotated[
+        Optional[str],
+        typer.Option("--run", metavar="RUN", help="A finished training run: train its control arms only."),
+    ] = None,
+    cfg: Cfg = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    config = _compose(overrides, config_dir, "train", cfg)
+    given = {o.lstrip("+~").partition("=")[0] for o in overrides or []}
+    if config.run.resume and (run or given - {"run.resume", "run.root"}):
+        raise UserError("run.resume: a resumed comparison keeps its own config and arms; give nothing beside it")
+    theirs = sorted(k for k in given if not k.startswith(("eval.", "control.", "run.")))
+    if run and theirs:
+        raise UserError(f"{theirs[0]}: with --run the run says this; only eval, control and run keys can be given")
+    from agentrl.stages import control as stage
+
+    verdict = stage.main(config, run, config_dir or ())
+    if verdict.finding is stage.Finding.DOES_NOT:
+        raise typer.Exit(3)
+
+
 @app.command("show-config", help=_stage_help("Print the composed config as YAML.", "agentrl show-config algo=dapo"))
 def show_config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     _compose(overrides, config_dir, None, True)
@@ -290,12 +323,12 @@ def doctor() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    """Run one command. Returns the exit code: 0 done, 1 failed, 2 wrong input, 3 a verdict against, 130 interrupted."""
     # The tokenizers library warns and slows down when its own threads meet ours.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     args = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and args[:1] and args[0] in ("sft-coldstart", "train", "eval"):
+    if argv is None and args[:1] and args[0] in ("sft-coldstart", "train", "eval", "control"):
         restart_with_huge_pages(args)
     try:
         code = app(args, prog_name="agentrl", standalone_mode=False)

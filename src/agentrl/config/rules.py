@@ -143,6 +143,7 @@ BOUNDS: dict[str, Bound] = {
     "eval.top_k": COUNT,
     "eval.min_p": SHARE,
     "eval.seed": COUNT,
+    "control.margin": Bound(low=0, high=1, strict_low=True),
 }
 
 

@@ -193,6 +193,14 @@ class EvalConfig:
 
 
 @dataclass
+class ControlConfig:
+    """A run against its control arms (agentrl control)."""
+
+    arms: list[str] = field(default_factory=lambda: ["random"])  # names of rewards, or tools_off
+    margin: float = 0.05  # the smallest difference in success that would matter
+
+
+@dataclass
 class RunConfig:
     dir: Optional[str] = None  # null = outputs/<date>/<time>-<stage>-<env>
     root: str = "outputs"
@@ -213,4 +221,5 @@ class Config:
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -142,3 +142,85 @@ def _tick(panel: Mapping[str, Any]) -> str:
         else:
             lines[-1] = f"{lines[-1]} {word}".strip()
     return "\n".join([*lines, f"({split_label(panel['split'])}, n={panel['n']})"])
+
+
+def control_table(result: Mapping[str, Any]) -> Table:
+    """Rows are sides, then variants; columns the gain over the start and the lift over each control, with intervals."""
+    table = Table(
+        title=f"{result['env']}: real arm minus …, success, paired by task [95 % interval]",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+    )
+    controls = result["controls"]
+    table.add_column("", no_wrap=True)
+    table.add_column(f"… {result['policies'][0]['name']} (gain)")
+    for name in controls:
+        table.add_column(f"… {name} (lift)")
+    first = next(iter(controls.values()))
+    rows = [(side["side"], "bold", side["gain"]["n"]) for side in first["sides"]]
+    for index, (label, style, n) in enumerate(rows):
+        lifts = [_cell_of(c["sides"][index]["lift"]) for c in controls.values()]
+        gain = _cell_of(first["sides"][index]["gain"])
+        table.add_row(Text(f"{label}, n={n}", style), gain, *lifts, end_section=index == len(rows) - 1)
+    for index, entry in enumerate(first["variants"]):
+        lifts = [_cell_of(c["variants"][index]["lift"]) for c in controls.values()]
+        table.add_row(f"{entry['variant']}, n={entry['gain']['n']}", _cell_of(entry["gain"]), *lifts)
+    return table
+
+
+def _cell_of(difference: Mapping[str, Any]) -> Text:
+    style = {"yes": "green", "no": "red"}.get(difference["answer"], "")
+    return Text(f"{interval_text(difference, signed=True)}  {difference['answer']}", style)
+
+
+def write_control_plot(
+    result: Mapping[str, Any], curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path
+) -> None:
+    """Left: training success of every arm by step (``curves``: its lines of metrics.jsonl). Right: the gain over the
+    start and the lift over each control, with intervals, for both sides and every variant."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    controls = result["controls"]
+    first = next(iter(controls.values()))
+    rows = [
+        (s["side"], s["gain"], [c["sides"][i]["lift"] for c in controls.values()]) for i, s in enumerate(first["sides"])
+    ]
+    rows += [
+        (v["variant"], v["gain"], [c["variants"][i]["lift"] for c in controls.values()])
+        for i, v in enumerate(first["variants"])
+    ]
+    figure = Figure(figsize=(11, max(3.6, 1.6 + 0.28 * len(rows) * (1 + len(controls)))), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    for i, (name, lines) in enumerate(curves.items()):
+        points = [(m["step"], m["success/mean"]) for m in lines if m.get("success/mean") is not None]
+        left.plot(
+            [x for x, _ in points], [y for _, y in points], marker=".", color=COLOURS[i % len(COLOURS)], label=name
+        )
+    left.set(xlabel="step", ylabel="success while training", ylim=(0, 1.02))
+    left.legend(fontsize=8, frameon=False)
+    names = [f"− {result['policies'][0]['name']} (gain)", *(f"− {name} (lift)" for name in controls)]
+    height = 0.8 / len(names)
+    for series, label in enumerate(names):
+        colour = "#666666" if series == 0 else COLOURS[series % len(COLOURS)]
+        for y, (_, gain, lifts) in enumerate(rows):
+            value = [gain, *lifts][series]
+            if value["mean"] is None or value["low"] is None:
+                continue
+            place = y + (series - (len(names) - 1) / 2) * height
+            arms = [[value["mean"] - value["low"]], [value["high"] - value["mean"]]]
+            right.errorbar(
+                value["mean"], place, xerr=arms, fmt="o", color=colour, capsize=2, markersize=4,
+                label=label if y == 0 else None,
+            )  # fmt: skip
+    right.axvline(0, color="black", linewidth=0.8)
+    right.axvline(result["margin"], color="#999999", linewidth=0.8, linestyle=":")
+    right.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
+    right.set_ylim(len(rows) - 0.5, -0.5)
+    right.set_xlabel("real arm minus …, success, 95 % (dotted: the margin)")
+    right.legend(fontsize=8, frameon=False)
+    figure.suptitle(f"{result['env']}: {result['verdict']['text']}".replace("$", r"\$"), fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)

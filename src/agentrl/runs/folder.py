@@ -183,12 +183,16 @@ class Run:
         for folder in (self.dir, self.dir / "trajectories"):
             files.remove_temps(folder)
         self.checkpoints.rewind(step)
-        self.update(
-            status="running", finished=None, resumed=[*self.facts().get("resumed", []), {"step": step, "at": _now()}]
-        )
+        self.reopen(step)
         if self._tracker is not None:
             self._tracker.finish()
             self._tracker = None
+
+    def reopen(self, step: int = 0) -> None:
+        """Take up a run that ended or was killed; nothing of it is undone. RunError when another process writes."""
+        self._own()
+        resumed = [*self.facts().get("resumed", []), {"step": step, "at": _now()}]
+        self.update(status="running", finished=None, resumed=resumed)
 
     @contextmanager
     def ending(self) -> Iterator[None]:

@@ -52,6 +52,7 @@ def _page(run: Run, metrics: Sequence[Mapping[str, Any]], image: bytes | None) -
         _section("Summary", _summary(facts, metrics)),
         _section("Warnings", _warnings(run.warnings())),
         _section("Evaluation", _evaluation(run.dir / "eval.json")),
+        _section("Control", _control(run.dir)),
         _section("Curves", _image(image)),
         _section("Last step", _last(metrics)),
         _section("How trajectories ended", _stop_reasons(run.dir)),
@@ -168,6 +169,19 @@ def _evaluation(path: Path) -> str:
     plot = path.parent / "plots" / "eval.png"
     image = _image(plot.read_bytes() if plot.is_file() else None, "success by variant")
     return f'<table><tr>{head}</tr>{body}</table>{image}<p><a href="eval.json">eval.json</a></p>'
+
+
+def _control(run_dir: Path) -> str:
+    """The verdict of `agentrl control`, its notes and its plot."""
+    try:
+        result = json.loads((run_dir / "control.json").read_text(encoding="utf-8"))
+        lines = [result["verdict"]["text"], *result["notes"]]
+        image = _image((run_dir / "plots" / "control.png").read_bytes(), "gain and lift of the real arm")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f'<p class="warn">control.json is not readable: {_e(error)}</p>'
+    return "".join(f"<p>{_e(line)}</p>" for line in lines) + image + '<p><a href="control.json">control.json</a></p>'
 
 
 def _examples(run: Run) -> str:
