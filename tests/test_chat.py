@@ -151,3 +151,14 @@ def test_addresses(url, wanted):
 def test_no_address(url):
     with pytest.raises(UserError, match="not the address"):
         ChatClient(url, "m")
+
+
+def test_tool_calls_become_text(server):
+    call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"code": "1 + 1"}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    server.faults.append(raw(json.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}]}).encode()))
+    tool = {"type": "function", "function": {"name": "run", "parameters": {}}}
+    reply = client(server).complete(HELLO, 3, tools=[tool])
+    assert server.requests[0]["tools"] == [tool]
+    found = json.loads(reply.text.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"))
+    assert found == {"name": "run", "arguments": '{"code": "1 + 1"}'}

@@ -1,7 +1,8 @@
 """Client of any OpenAI-compatible chat endpoint: bounded retries, typed errors, token counts.
 
 ``POST …/chat/completions`` with ``{"model", "messages", "max_tokens", "temperature", …}``; the answer's
-``choices[0].message.content``, ``finish_reason`` and ``usage`` are read, everything else is ignored.
+``choices[0].message.content`` and ``tool_calls``, ``finish_reason`` and ``usage`` are read, everything else is ignored.
+A tool call becomes text, as Hermes and Qwen models write it: ``<tool_call>{"name": …, "arguments": …}</tool_call>``.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ class ChatClient:
         temperature: float = 1.0,
         top_p: float = 1.0,
         seed: int | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """The assistant's next message. Raises ChatError after the last try."""
+        """The assistant's next message; ``tools`` are JSON-schema functions. Raises ChatError after the last try."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [dict(m) for m in messages],
@@ -105,6 +107,8 @@ class ChatClient:
             body["top_p"] = top_p
         if seed is not None:
             body["seed"] = seed
+        if tools:
+            body["tools"] = [dict(t) for t in tools]
         body = {k: v for k, v in {**body, **self.extra}.items() if v is not None}
         for attempt in range(self.retries + 1):
             started = time.monotonic()
@@ -160,13 +164,17 @@ def _parse(answer: bytes, url: str) -> tuple[str, str, int | None, int | None]:
     try:
         data = json.loads(answer)
         choice = data["choices"][0]
-        content = choice["message"].get("content")
+        message = choice["message"]
+        content = message.get("content")
         if isinstance(content, list):  # content parts
             content = "".join(str(part.get("text") or "") for part in content)
         if content is None:
             content = ""
         if not isinstance(content, str):
             raise ValueError(f"content is {type(content).__name__}, not text")
+        for call in message.get("tool_calls") or []:
+            function = {key: call["function"][key] for key in ("name", "arguments")}
+            content = f"{content}\n<tool_call>\n{json.dumps(function, ensure_ascii=False)}\n</tool_call>".lstrip()
         usage = data.get("usage") or {}
         return (
             content,

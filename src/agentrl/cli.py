@@ -199,6 +199,42 @@ def control(
         raise typer.Exit(3)
 
 
+@app.command(
+    short_help="Should you train at all? Measured, with reasons.",
+    help=_stage_help(
+        "Should you train at all? Measures the reward, the cost, what the policy can do in several samples and with "
+        "the evidence in hand, and with --next-base whether another base model does as well. Recommends one of: "
+        "train, prompt, fix the reward first, collect cold-start data.",
+        "agentrl advise env=search",
+        "agentrl advise env=search --next-base ../models/newer",
+        "agentrl advise env=search engine=openai engine.model=NAME",
+    ),
+)
+def advise(
+    overrides: Overrides = None,
+    next_base: Annotated[
+        Optional[str],
+        typer.Option(
+            "--next-base", metavar="MODEL", help="The model that might replace the base: name, folder or Hub id."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Optional[str],
+        typer.Option("--checkpoint", metavar="PATH", help="The trained policy held against it; default: the newest."),
+    ] = None,
+    cfg: Cfg = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    config = _compose(overrides, config_dir, "eval", cfg)
+    if checkpoint is not None and not Path(checkpoint).expanduser().is_dir():
+        raise UserError(f"--checkpoint {checkpoint}: there is no such folder")
+    if config.eval.temperature == 0:
+        raise UserError("eval.temperature=0: the samples of a task would all be the same; advise compares several")
+    from agentrl.stages import advise as stage
+
+    stage.main(config, next_base, checkpoint, config_dir or ())
+
+
 @app.command("show-config", help=_stage_help("Print the composed config as YAML.", "agentrl show-config algo=dapo"))
 def show_config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     _compose(overrides, config_dir, None, True)
@@ -328,7 +364,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     args = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and args[:1] and args[0] in ("sft-coldstart", "train", "eval", "control"):
+    if argv is None and args[:1] and args[0] in ("sft-coldstart", "train", "eval", "control", "advise"):
         restart_with_huge_pages(args)
     try:
         code = app(args, prog_name="agentrl", standalone_mode=False)

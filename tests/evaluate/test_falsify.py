@@ -145,7 +145,7 @@ def test_any_outcomes_get_a_verdict(n, seed, shares, samples):
 
 
 def test_an_equal_control_is_rarely_beaten():
-    """Under equality of real arm and control, at most 2.5 % are told to be explained (and the gain must be clear too)."""
+    """Under equality of real arm and control at most 2.5 % are told to be explained (the gain must be clear, too)."""
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(400):

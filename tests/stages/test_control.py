@@ -44,7 +44,9 @@ def outcome(folder: Path) -> dict:
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("control") / "whole"
     log = folder.with_suffix(".log")
-    finish(start(["control", *ARGUMENTS, f"run.root={folder.parent}", f"run.dir={folder}"], log), log, code=3)
+    finish(
+        start(["control", *ARGUMENTS, f"run.root={folder.parent}", f"run.dir={folder}"], log), log, code=3, seconds=1200
+    )
     return folder
 
 
@@ -87,7 +89,7 @@ def test_killed_and_resumed(whole, tmp_path, moment):
     process.join(60)
     assert process.exitcode == -signal.SIGKILL and not (folder / "control.json").exists()
     real = (folder / "arms" / "real" / "run.json").stat().st_mtime_ns
-    finish(start(["control", f"run.resume={folder}"], log), log, code=3)
+    finish(start(["control", f"run.resume={folder}"], log), log, code=3, seconds=1200)
     assert outcome(folder) == outcome(whole)
     assert (folder / "arms" / "real" / "run.json").stat().st_mtime_ns == real
     assert log.read_text().count("  already there: ") == (1 if moment == "training" else 2)

@@ -201,6 +201,14 @@ class ControlConfig:
 
 
 @dataclass
+class AdviseConfig:
+    """How the policy's skill is measured (agentrl advise)."""
+
+    tasks: int = 32
+    samples: int = 8  # per task: k of pass@k
+
+
+@dataclass
 class RunConfig:
     dir: Optional[str] = None  # null = outputs/<date>/<time>-<stage>-<env>
     root: str = "outputs"
@@ -222,4 +230,5 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
+    advise: AdviseConfig = field(default_factory=AdviseConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -200,6 +200,11 @@ class EnvSpec(ABC):
         """
         return {}
 
+    def evidence(self, task: Task) -> str | None:
+        """What a policy would have to find out to solve the task, as text to put into its prompt (the passages with the
+        facts, the output of a reference program), or None. `agentrl advise` asks whether the policy could use it."""
+        return None
+
     def trace_prompt(self, messages: Sequence[Message]) -> list[Message]:
         """The prompt for a trace read from a file, from the messages before its first assistant message."""
         return list(messages)

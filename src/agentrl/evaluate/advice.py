@@ -25,7 +25,7 @@ class Recommendation(str, Enum):
 
 @dataclass(frozen=True)
 class Condition:
-    """One of the conditions that are not about the policy. ``holds`` None: it could not be measured."""
+    """One of the conditions that are not about the policy. ``holds`` None: it is open, and ``words`` says why."""
 
     holds: bool | None
     words: str
@@ -99,10 +99,13 @@ class Advice:
 def decide(
     reward: Condition, cost: Condition, skill: Skill, rental: Rental | None = None, has_expert: bool = False
 ) -> Advice:
-    """The recommendation. What rules out training comes first: the reward, the cost, a next base model that does as well;
-    then what the policy can do. A condition that was not measured rules nothing out and is named among the reasons."""
+    """The recommendation.
+
+    What rules out training comes first: the reward, the cost, a next base model that does as well; then what the policy
+    can do. A condition that is open rules nothing out and is named among the reasons.
+    """
     recommendation, reasons = _decide(reward, cost, skill, rental, has_expert)
-    notes = [f"not measured: {c.words}" for c in (reward, cost) if c.holds is None]
+    notes = [c.words for c in (reward, cost) if c.holds is None]
     if rental is not None and rental.lift.answer is None and not math.isnan(rental.lift.interval.mean):
         need = f"; need about {rental.lift.need} held-out tasks" if rental.lift.need else ""
         notes.append(f"whether {rental.policy} outlives {rental.next_base} cannot be told yet{need}")
@@ -134,8 +137,8 @@ def _decide(
         return Recommendation.TRAIN, [f"strategy: {at_k}; the policy can solve more than it usually does"]
     if skill.informed is not None and skill.informed.low > skill.pass_1.high:
         return Recommendation.COLLECT, [
-            f"flat: {at_k}; but handed the evidence it solves {skill.informed.mean:.2f}: the way to the evidence is not in "
-            "its samples and must be shown"
+            f"flat: {at_k}; but handed the evidence it solves {skill.informed.mean:.2f}: the way to it is not "
+            "in its samples and must be shown"
         ]
     if skill.headroom.answer is None:
         need = f"; need about {skill.headroom.need} tasks" if skill.headroom.need else ""

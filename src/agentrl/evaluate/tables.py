@@ -181,6 +181,7 @@ def write_control_plot(
     start and the lift over each control, with intervals, for both sides and every variant."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     controls = result["controls"]
     first = next(iter(controls.values()))
@@ -199,7 +200,8 @@ def write_control_plot(
         left.plot(
             [x for x, _ in points], [y for _, y in points], marker=".", color=COLOURS[i % len(COLOURS)], label=name
         )
-    left.set(xlabel="step", ylabel="success while training", ylim=(0, 1.02))
+    left.set(xlabel="step", ylabel="success while training", ylim=(-0.02, 1.02))
+    left.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     left.legend(fontsize=8, frameon=False)
     names = [f"− {result['policies'][0]['name']} (gain)", *(f"− {name} (lift)" for name in controls)]
     height = 0.8 / len(names)
@@ -220,7 +222,8 @@ def write_control_plot(
     right.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
     right.set_ylim(len(rows) - 0.5, -0.5)
     right.set_xlabel("real arm minus …, success, 95 % (dotted: the margin)")
-    right.legend(fontsize=8, frameon=False)
+    handles, labels = right.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(f"{result['env']}: {result['verdict']['text']}".replace("$", r"\$"), fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

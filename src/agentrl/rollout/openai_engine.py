@@ -117,13 +117,8 @@ class ChatCollector:
                 return StopReason.CONTEXT_OVERFLOW
             state_key = environment.state_key()
             key = f"{seed}/{trajectory.task.hash}/{trajectory.member}/{number}"
-            reply = self.client.complete(
-                messages,
-                limit,
-                sampling.temperature,
-                sampling.top_p,
-                int(hashlib.sha256(key.encode()).hexdigest()[:7], 16),
-            )
+            draw = int(hashlib.sha256(key.encode()).hexdigest()[:7], 16)
+            reply = self.client.complete(messages, limit, sampling.temperature, sampling.top_p, draw, self.spec.tools)
             turn = self._turn(reply, state_key)
             trajectory.turns.append(turn)
             trajectory.costs.tokens_sampled += reply.tokens_sampled or 0

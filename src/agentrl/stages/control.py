@@ -1,8 +1,8 @@
 """agentrl control: a run beside the same run without its reward, and one verdict: does the reward explain the gain?
 
 The folder of a comparison: ``arms/`` holds ordinary training runs (``real``, unless a finished run was given, and one
-for each control), ``evals/`` the outcomes of each policy, ``control.json`` and ``plots/control.png`` the result. Whatever
-of these is finished is not done again when the comparison is resumed.
+for each control), ``evals/`` the outcomes of each policy, ``control.json`` and ``plots/control.png`` the result.
+Whatever of these is finished is not done again when the comparison is resumed.
 """
 
 from __future__ import annotations
@@ -96,8 +96,10 @@ def _begin(cfg: Config, run_path: str | None, config_dirs: Sequence[str]) -> tup
     with closing(spec):  # a wrong panel is known now, not after hours of training
         _panels(cfg, spec, [start, real])
     run = Run.create(cfg, "control", sys.argv)
-    rewards = {name: cfg.reward if reward is None else reward for name, reward in rewards.items()}
-    arms = {n: {"reward": asdict(r), "tools": "off" if n == TOOLS_OFF else cfg.env.tools} for n, r in rewards.items()}
+    arms = {
+        name: {"reward": asdict(reward or cfg.reward), "tools": "off" if name == TOOLS_OFF else cfg.env.tools}
+        for name, reward in rewards.items()
+    }
     run.update(starts_from=start, real_run=str(real) if real else None, arms=arms)
     return run, cfg
 

@@ -85,7 +85,7 @@ def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: 
     of these the newest checkpoint. Names are unique."""
     from agentrl.models.load import check_checkpoint
 
-    chosen = list(dict.fromkeys(_folder(path) for path in checkpoints))
+    chosen = list(dict.fromkeys(resolve_checkpoint(path) for path in checkpoints))
     remote = cfg.engine.name == "openai"
     if not chosen and not remote:
         root, env, model = cfg.run.root, cfg.env.name, model_key(cfg.model)
@@ -105,11 +105,11 @@ def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: 
         policies.append(Policy(f"prompted {cfg.engine.model}", None, str(cfg.engine.model), 0, remote=True))
     for folder in chosen:
         check_checkpoint(folder)
-        policies.append(_describe(folder, cfg, {p.name for p in policies}))
+        policies.append(describe(folder, cfg, {p.name for p in policies}))
     return policies
 
 
-def _folder(path: str) -> Path:
+def resolve_checkpoint(path: str) -> Path:
     """A checkpoint folder; a run folder stands for its last checkpoint, and links are followed."""
     folder = Path(path)
     if not (folder / "config.json").is_file() and (last := CheckpointStore(folder).last()) is not None:
@@ -117,7 +117,8 @@ def _folder(path: str) -> Path:
     return folder.resolve() if folder.exists() else folder
 
 
-def _describe(folder: Path, cfg: Config, taken: set[str]) -> Policy:
+def describe(folder: Path, cfg: Config, taken: set[str]) -> Policy:
+    """A checkpoint folder as a policy, named by its stage and step, unlike those ``taken``."""
     facts: Mapping[str, Any] = read_facts(folder.parent.parent) or {}
     stage, number = str(facts.get("stage", "")), folder.name.rpartition("-")[2]
     step = int(number) if number.isdigit() else 0

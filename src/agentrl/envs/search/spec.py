@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from agentrl.envs.base import Environment, EnvSpec, Episode, Task, Verdict
-from agentrl.envs.search import verifier
+from agentrl.envs.search import protocol, verifier
 from agentrl.envs.search.atlas import CORPORA, VARIANTS, Atlas, corpus_kind, expert
 from agentrl.envs.search.env import SearchEnv
 from agentrl.errors import UserError, nearest
-from agentrl.retrieval import Retriever, build
+from agentrl.retrieval import Hit, Retriever, build
 
 SOURCES = ("atlas", "dataset")
 
@@ -137,6 +137,15 @@ class SearchSpec(EnvSpec):
 
     def format_score(self, episode: Episode) -> float:
         return verifier.format_score(episode)
+
+    def evidence(self, task: Task) -> str | None:
+        """Atlas only: the passages that state the task's facts, one a hop, as a search shows them."""
+        if self.atlas is None:
+            return None
+        wanted = [str(p) for p in task.truth["passages"]]
+        texts = {p["id"]: p["contents"] for p in self.atlas.passages(self.atlas.kind_of(str(task.meta["corpus"])))}
+        hits = [Hit(identifier, texts[identifier], 0.0) for identifier in dict.fromkeys(wanted)]
+        return f"<information>{protocol.render(hits)}</information>"
 
     def expert(self, task: Task, seed: int) -> Sequence[str] | None:
         """Atlas only: the task's path with varied thoughts and queries, checked against the retriever as it goes."""

@@ -1,0 +1,301 @@
+"""agentrl advise: should you train at all? Measures the conditions, recommends, and says why, on one page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.text import Text
+
+from agentrl import rewards
+from agentrl.config import compose
+from agentrl.config.folders import config_folders, group_choices
+from agentrl.config.schema import Config
+from agentrl.envs.base import EnvSpec, Outcome
+from agentrl.envs.informed import with_evidence
+from agentrl.envs.registry import load_spec
+from agentrl.errors import RunError, UserError
+from agentrl.evaluate.advice import Advice, Condition, Rental, Skill, decide
+from agentrl.evaluate.falsify import difference
+from agentrl.evaluate.intervals import mean_interval, pass_at_k
+from agentrl.evaluate.panels import Panel, build_panel, choose_variants, history_of
+from agentrl.evaluate.runner import PolicyResult, is_judged
+from agentrl.evaluate.tables import interval_text
+from agentrl.rollout.trajectory import Group
+from agentrl.runs import files
+from agentrl.runs.checkpoints import newest
+from agentrl.runs.folder import Run, model_key
+from agentrl.runs.progress import Progress, duration
+from agentrl.stages.common import TaskStream, starting_point
+from agentrl.stages.evaluate import Policy, describe, evaluate_one, resolve_checkpoint
+from agentrl.stages.train import SELF_TEST_TASKS
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers behind the page."""
+
+    reward: Condition
+    cost: Condition
+    skill: Skill
+    rental: Rental | None
+    policy: str
+    variant: str
+    heldout: Sequence[str]
+
+
+def main(
+    cfg: Config, next_base: str | None = None, checkpoint: str | None = None, config_dirs: Sequence[str] = ()
+) -> Advice:
+    """Measure, write advise.md and advise.json, and print the page. Raises UserError and RunError.
+
+    ``next_base``: a model name, folder or Hub id that might replace the base; with engine=openai it is the model behind
+    the endpoint. ``checkpoint``: the trained policy that is held against it; default: the newest one.
+    """
+    console = Console()
+    local = replace(cfg, engine=replace(cfg.engine, name="local"))
+    start = starting_point(cfg, ("sft",))
+    policy = describe(start, cfg, set()) if start else Policy("base", None, model_key(cfg.model), 0)
+    successor = _successor(cfg, next_base, config_dirs)
+    trained = _trained(cfg, checkpoint) if successor else None
+    history = history_of(policy.checkpoint)
+    history.merge(history_of(trained.checkpoint if trained else None))
+    spec = load_spec(cfg.env)
+    with closing(spec):
+        own = build_panel(spec, spec.train_variant, cfg.advise.tasks, cfg.eval.seed, history.hashes)
+        if not own.tasks:
+            raise UserError(f"variant {own.variant} has no task that was not trained on; nothing can be measured")
+        others = []
+        if successor:
+            heldout = [v for v in choose_variants(spec, cfg.eval.variants, heldout=True) if v != spec.train_variant]
+            panels = [build_panel(spec, v, cfg.eval.tasks, cfg.eval.seed, history.hashes) for v in heldout]
+            others = [p for p in panels if p.tasks]
+            if not others:
+                raise UserError(f"--next-base: environment {spec.name} has no held-out task to compare on")
+        run = Run.create(cfg, "advise", sys.argv)
+        with run.ending():
+            run.update(panel_hashes={p.variant: p.hash for p in [own, *others]})
+            spec.prepare()
+            with Progress("advise", 2 + 2 * bool(successor)) as progress:
+                reward = _reward_condition(cfg, spec)
+                skill, result = _skill(local, spec, policy, own, run, progress)
+                cost = _cost_condition(cfg, result)
+                rental = None
+                if successor:
+                    rental = _rental(cfg, local, spec, trained or policy, successor, others, run, progress)
+                    rental = replace(rental, trained=trained is not None)
+            measured = Measured(reward, cost, skill, rental, policy.name, own.variant, [p.variant for p in others])
+            advice = decide(reward, cost, skill, rental, _has_expert(spec, own))
+            page = _page(cfg, measured, advice)
+            files.write_atomic(run.dir / "advise.md", page.encode())
+            files.write_json(run.dir / "advise.json", _facts(cfg, measured, advice))
+    console.print(Markdown(page))
+    console.print(Text(f"wrote {run.dir / 'advise.md'}, {run.dir / 'advise.json'}"), soft_wrap=True)
+    return advice
+
+
+def _successor(cfg: Config, name: str | None, config_dirs: Sequence[str]) -> tuple[Config, Policy] | None:
+    """The next base model as a policy, with the config that loads it."""
+    if cfg.engine.name == "openai":
+        if name is not None:
+            raise UserError("--next-base: with engine=openai the next base is engine.model; give one of the two")
+        return cfg, Policy(f"prompted {cfg.engine.model}", None, str(cfg.engine.model), 0, remote=True)
+    if name is None:
+        return None
+    if name in group_choices(config_folders(config_dirs)).get("model", []):
+        model = compose([f"model={name}"], config_dirs).model
+    else:
+        model = replace(cfg.model, path=name)
+    from agentrl.models.load import resolve
+
+    try:
+        resolve(model)
+    except UserError as error:
+        raise UserError(f"--next-base {name}: {error}") from None
+    return replace(cfg, model=replace(model, init=None)), Policy(f"prompted {name}", None, name, 0)
+
+
+def _trained(cfg: Config, checkpoint: str | None) -> Policy | None:
+    """The policy that was trained: the one named, else the newest; None when there is none yet."""
+    found = (
+        resolve_checkpoint(checkpoint)
+        if checkpoint
+        else newest(cfg.run.root, "train", cfg.env.name, model_key(cfg.model))
+    )
+    return describe(found, cfg, set()) if found else None
+
+
+def _reward_condition(cfg: Config, spec: EnvSpec) -> Condition:
+    """Can a reward be defined? The verifier on its own gold and wrong answers."""
+    built = rewards.build(cfg.reward, spec, cfg.train.seed)
+    try:
+        tried = built.self_test(TaskStream(spec, spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
+    except RunError as error:
+        return Condition(False, str(error))
+    if all(component.tier == "control" for component in built.components.values()):
+        return Condition(False, f"reward={cfg.reward.name} is a control arm: it pays for something else than the task")
+    if not tried:
+        return Condition(None, "the environment names no gold answers, so its verifier was not tried")
+    return Condition(True, f"the verifier takes all of {tried} gold answers and none of the wrong ones")
+
+
+def _cost_condition(cfg: Config, result: PolicyResult) -> Condition:
+    """Are rollouts affordable? The episodes of a run, at the speed just measured."""
+    episodes = sum(len(g.trajectories) for panel in result.groups for g in panel)
+    wanted = cfg.train.steps * cfg.algo.prompts_per_step * cfg.algo.group_size
+    seconds = result.wall_s / max(1, episodes) * wanted
+    tokens = sum(
+        t.costs.tokens_sampled + t.costs.tokens_prefilled for p in result.groups for g in p for t in g.trajectories
+    )
+    forecast = (
+        f"{wanted} episodes of train.steps={cfg.train.steps} take about {duration(seconds)} and "
+        f"{tokens / max(1, episodes) * wanted:,.0f} tokens to sample here"
+    )
+    return Condition(None, f"{forecast}; no budget was given")
+
+
+def _skill(
+    cfg: Config, spec: EnvSpec, policy: Policy, panel: Panel, run: Run, progress: Progress
+) -> tuple[Skill, PolicyResult]:
+    """pass@1, pass@k and success with the evidence, on fresh tasks of the training variant."""
+    k = cfg.advise.samples
+    several = replace(cfg, eval=replace(cfg.eval, samples=k))
+    plain = evaluate_one(several, spec, policy, [panel], progress)
+    _save(several, run, plain, "advise")
+    progress.update(1)
+    given = None
+    if any(spec.evidence(task) is not None for task in panel.tasks):
+        given = evaluate_one(several, with_evidence(spec), policy, [panel], progress)
+        _save(several, run, given, "advise-evidence")
+    progress.update(2)
+    return skill_of(plain.groups[0], given.groups[0] if given else None, k, cfg.control.margin, cfg.eval.seed), plain
+
+
+def skill_of(groups: Sequence[Group], informed: Sequence[Group] | None, k: int, margin: float, seed: int) -> Skill:
+    """Adds up ``k`` samples a task. Tasks with fewer than k judged samples take part in pass@1 only."""
+    found = {g.task.hash: _successes(g) for g in groups}
+    found = {task: values for task, values in found.items() if values}
+    whole = {task: values for task, values in found.items() if len(values) >= k}
+    one = {t: [pass_at_k(len(v), sum(x >= 1 for x in v), 1)] for t, v in whole.items()}
+    any_of = {t: [pass_at_k(len(v), sum(x >= 1 for x in v), k)] for t, v in whole.items()}
+    turns = [turn for g in groups for t in g.trajectories if is_judged(t) for turn in t.turns]
+    given = {g.task.hash: values for g in informed or () if (values := _successes(g))}
+    never = [t for t, v in found.items() if not any(x >= 1 for x in v)]
+    rescued = [[float(any(x >= 1 for x in given[t]))] for t in never if t in given]
+    return Skill(
+        k,
+        mean_interval([[float(x >= 1) for x in v] for v in found.values()], seed),
+        mean_interval(list(any_of.values()), seed),
+        difference(one, any_of, margin, seed),
+        mean_interval([[float(x >= 1) for x in v] for v in given.values()], seed) if given else None,
+        mean_interval(rescued, seed) if rescued else None,
+        sum(turn.outcome is Outcome.INVALID for turn in turns) / max(1, len(turns)),
+    )
+
+
+def _successes(group: Group) -> list[float]:
+    return [float(t.success) for t in group.trajectories if is_judged(t) and t.success is not None]
+
+
+def _rental(
+    cfg: Config,
+    local: Config,
+    spec: EnvSpec,
+    policy: Policy,
+    successor: tuple[Config, Policy],
+    panels: Sequence[Panel],
+    run: Run,
+    progress: Progress,
+) -> Rental:
+    """The trained policy minus the next base model, prompted, on the same held-out tasks."""
+    played = []
+    for number, (how, who) in enumerate([(local, policy), successor], 3):
+        result = evaluate_one(how, spec, who, panels, progress)
+        _save(cfg, run, result, f"advise-{'policy' if who is policy else 'next-base'}")
+        played.append({f"{g.task.variant}/{g.task.hash}": _successes(g) for groups in result.groups for g in groups})
+        progress.update(number)
+    ours, theirs = ({task: values for task, values in p.items() if values} for p in played)
+    lift = difference(theirs, ours, cfg.control.margin, cfg.eval.seed)
+    return Rental(policy.name, successor[1].model, True, lift)
+
+
+def _save(cfg: Config, run: Run, result: PolicyResult, tag: str) -> None:
+    if cfg.run.trajectories:
+        run.save_trajectories(result.step, [g for panel in result.groups for g in panel], tag=tag)
+
+
+def _has_expert(spec: EnvSpec, panel: Panel) -> bool:
+    return any(spec.expert(task, 0) is not None for task in panel.tasks[:4])
+
+
+def _facts(cfg: Config, measured: Measured, advice: Advice) -> dict[str, Any]:
+    return {
+        "env": cfg.env.name,
+        "model": model_key(cfg.model),
+        "policy": measured.policy,
+        **advice.to_dict(),
+        "reward": measured.reward.to_dict(),
+        "cost": measured.cost.to_dict(),
+        "skill": measured.skill.to_dict(),
+        "next_base": measured.rental.to_dict() if measured.rental else None,
+        "panels": {"skill": measured.variant, "next_base": list(measured.heldout)},
+        "sampling": {"tasks": cfg.advise.tasks, "samples": cfg.advise.samples, "temperature": cfg.eval.temperature},
+        "margin": cfg.control.margin,
+    }
+
+
+def _page(cfg: Config, measured: Measured, advice: Advice) -> str:
+    """The page as Markdown."""
+    skill = measured.skill
+    mark = {True: "yes", False: "**no**", None: "open"}
+    lines = [
+        f"# Should you train? {cfg.env.name}, {model_key(cfg.model)}, {measured.policy}",
+        "",
+        f"**Recommendation: {advice.recommendation.value}**",
+        "",
+        *(f"- {reason}" for reason in advice.reasons),
+        "",
+        "| condition | | measured |",
+        "|---|---|---|",
+        f"| a reward can be defined | {mark[measured.reward.holds]} | {_cell(measured.reward.words)} |",
+        f"| rollouts are affordable | {mark[measured.cost.holds]} | {_cell(measured.cost.words)} |",
+        f"| the gap is in strategy | {mark[skill.headroom.answer]} | "
+        f"pass@{skill.k} minus pass@1: {interval_text(skill.headroom.to_dict(), signed=True)} |",
+        f"| it outlives the next base | {_outlives(measured.rental)} |",
+        "",
+        f"Fresh tasks of variant {measured.variant}, {skill.k} samples each, temperature {cfg.eval.temperature:g}; "
+        "95 % intervals over tasks:",
+        "",
+        "| | share of tasks | n |",
+        "|---|---|---|",
+        _row("pass@1", skill.pass_1),
+        _row(f"pass@{skill.k}", skill.pass_k),
+        _row(f"never solved in {skill.k}", skill.never),
+    ]
+    if skill.informed is not None:
+        lines.append(_row("pass@1 when handed the evidence", skill.informed))
+    if skill.rescued is not None:
+        lines.append(_row("of the never solved: solved at least once with the evidence", skill.rescued))
+    lines.append(f"| actions not understood | {skill.invalid:.2f} | |")
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, value: Any) -> str:
+    return f"| {name} | {interval_text(value.to_dict())} | {value.n} |"
+
+
+def _outlives(rental: Rental | None) -> str:
+    if rental is None:
+        return "not measured | give --next-base MODEL"
+    difference = interval_text(rental.lift.to_dict(), signed=True)
+    n = rental.lift.interval.n
+    return f"{rental.finding} | {_cell(rental.policy)} minus {_cell(rental.next_base)}, held out: {difference}, n={n}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
