@@ -60,8 +60,10 @@ def test_every_number_has_a_bound_and_every_rule_a_key() -> None:
     ("group", "name"), [(g, n) for g, ns in group_choices([shipped_folder()]).items() if g != "env" for n in ns]
 )
 def test_every_shipped_choice_composes(group: str, name: str) -> None:
-    needed = {"potential": ["algo.estimator=episode_plus_step"]}  # choices that say what they need beside them
-    cfg = compose([f"{group}={name}", *needed.get(name, [])], stage="train")
+    # choices that say what they need beside them
+    needed = {"potential": ["algo.estimator=episode_plus_step"], "openai": ["engine.model=some-model"]}
+    stage = "eval" if name == "openai" else "train"  # it is for evaluation only
+    cfg = compose([f"{group}={name}", *needed.get(name, [])], stage=stage)
     if group != "experiment":
         assert getattr(cfg, group).name == name
 
