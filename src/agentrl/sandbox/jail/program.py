@@ -158,7 +158,7 @@ class _Stream(io.TextIOWrapper):
         self.writes += 1
         if self.writes == WRITES_AT_ONCE:
             self.reconfigure(line_buffering=False)
-            self.write = super().write  # type: ignore[method-assign]
+            self.write = super().write  # type: ignore[assignment]
         return written
 
 
