@@ -3,8 +3,8 @@
     python scripts/bench_sandbox.py                 # about a minute; run it on an idle machine
     python scripts/bench_sandbox.py --seconds 3 --levels 2
 
-All in one run, the same program, the same number in flight. "prepared call" and "session cell" are one at a
-time, with a pause between two as when a model thinks; "busy" is the share of the CPU time that was in use before the measurement.
+All in one run, the same program, the same number in flight. "prepared call" and "session cell" are one at a time, with
+a pause between two as when a model thinks; "busy" is the share of CPU time in use before the measurement.
 """
 
 from __future__ import annotations
