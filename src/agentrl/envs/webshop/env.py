@@ -164,6 +164,6 @@ def prompt(instruction: str, steps: int, view: View, page: str) -> str:
     where = "that stands in [brackets]" if view.style == "compact" else "of a button, product id or option of the page"
     return (
         f"You are shopping in a web store. Your errand: {instruction}\n"
-        f"Each turn shows a page. Answer with one action on a line of its own: search[words], or click[text] with a text "
-        f"{where}. Choose the options you need, then click[{buy}]. You have {steps} steps.\n\n{page}\n"
+        f"Each turn shows a page. Answer with one action on a line of its own: search[words], or click[text] with a "
+        f"text {where}. Choose the options you need, then click[{buy}]. You have {steps} steps.\n\n{page}\n"
     )

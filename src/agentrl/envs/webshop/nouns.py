@@ -1,8 +1,8 @@
 """Nouns of a product title: a small deterministic stand-in for a part-of-speech tagger.
 
-WebShop tags titles with spaCy and keeps nouns and proper nouns. Nearly every word of a product title gets one of the two
-tags, so the stand-in keeps every word with a letter except those of a short list (``not_nouns.txt``: words that spaCy
-mostly tagged otherwise in half of the 1,000 real titles). README.md has the agreement measured on the other half.
+WebShop tags titles with spaCy and keeps nouns and proper nouns. Nearly every word of a product title gets one of the
+two tags, so the stand-in keeps every word with a letter except those of a short list (``not_nouns.txt``: words that
+spaCy mostly tagged otherwise in half of the 1,000 real titles). README.md has the agreement measured on the other half.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def not_nouns() -> frozenset[str]:
 
 
 def tokens(title: str) -> list[str]:
-    """The words of a title in order, lower case: split at spaces, at hyphens between letters; units fall off numbers."""
+    """The words of a title in order, lower case: split at spaces and hyphens between letters, without units."""
     found: list[str] = []
     for chunk in title.split():
         for part in _INSIDE.split(chunk):

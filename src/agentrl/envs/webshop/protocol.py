@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 STOP = ("]",)
-HOW = "Write search[words], or click[text] with a text in brackets."
+HOW = "Write search[words], or click[text] with something to click on the page."
 
 _ACTION = re.compile(r"(search|click)\s*\[([^\[\]]*)\]", re.IGNORECASE)
 _THINK = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -35,10 +35,12 @@ def parse(text: str) -> Action:
     if found is None:
         if not outside.strip():
             return Action("invalid", "nothing was written")
-        if _ACTION.search(last):
+        if re.search(rf"(?<!\w){_ACTION.pattern}", last, re.IGNORECASE):
             return Action("invalid", "the action must stand alone on its line")
         if re.match(r"(?i)(search|click)\s*\[", last):
-            return Action("invalid", "the bracket is not closed" if "]" not in last else "no [ or ] inside the brackets")
+            return Action(
+                "invalid", "the bracket is not closed" if "]" not in last else "no [ or ] inside the brackets"
+            )
         return Action("invalid", "this is no action")
     kind, argument = found[1].lower(), " ".join(found[2].split()).lower()
     if not argument:

@@ -9,14 +9,52 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from agentrl.envs.webshop.product import NO_PRICE, Product
 from agentrl.errors import UserError
 
 CHUNK = 1 << 20
 _SPACE = re.compile(r"[\s,]*")
+_BLANK = re.compile(r"\s*")
 _DOLLARS = re.compile(r"[^\d.]")
+
+
+class _Pieces:
+    """A JSON file read piece by piece: ``text`` from ``at`` on is what is not used yet."""
+
+    def __init__(self, file: IO[str]):
+        self._file = file
+        self._decoder = json.JSONDecoder()
+        self.text, self.at = "", 0
+
+    def more(self) -> bool:
+        piece = self._file.read(max(CHUNK, len(self.text) - self.at))
+        self.text, self.at = self.text[self.at :] + piece, 0
+        return bool(piece)
+
+    def peek(self) -> str:
+        """The next character that is neither space nor comma, not taken; empty at the end."""
+        while True:
+            self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
+
+    def value(self) -> Any:
+        """The value that begins here. It is whole only when what follows it is there too: 1 may go on as 1.5."""
+        failure = ValueError("it ends in the middle of a value")
+        while True:
+            self.peek()
+            try:
+                found, end = self._decoder.raw_decode(self.text, self.at)
+                end = _BLANK.match(self.text, end).end()  # type: ignore[union-attr]
+                if self.text[end : end + 1] in (",", "]", "}", ":"):
+                    self.at = end
+                    return found
+            except ValueError as error:
+                failure = error
+            if not self.more():
+                raise failure
 
 
 def stream(path: Path) -> Iterator[tuple[str, Any]]:
@@ -25,55 +63,25 @@ def stream(path: Path) -> Iterator[tuple[str, Any]]:
     The key of an array's item is its number from 1. Memory is that of the largest item. Raises UserError for a file
     that cannot be read or is no such JSON.
     """
-    decoder = json.JSONDecoder()
     try:
         with path.open(encoding="utf-8-sig") as file:
-            text = file.read(CHUNK).lstrip()
-            if text[:1] not in ("[", "{"):
+            pieces = _Pieces(file)
+            opening = pieces.peek()
+            if opening not in ("[", "{"):
                 raise UserError(f"{path}: must be a JSON array or object")
-            keyed, at, number = text[0] == "{", 1, 0
-
-            def value() -> Any:
-                """The value that begins at ``at``; reads on while it is cut off."""
-                nonlocal text, at
-                while True:
-                    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-                    try:
-                        found, end = decoder.raw_decode(text, at)
-                        # A number at the very end may go on in the next piece; nothing else can.
-                        if end < len(text):
-                            at = end
-                            return found
-                    except ValueError as error:
-                        failure = error
-                    else:
-                        failure = ValueError("it ends in the middle of a value")
-                    more = file.read(max(CHUNK, len(text)))
-                    if not more:
-                        raise failure
-                    text, at = text[at:] + more, 0
-
-            while True:
-                at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-                if at >= len(text) - 1:
-                    more = file.read(CHUNK)
-                    text, at = text[at:] + more, 0
-                    if not text:
-                        raise ValueError("it ends before its last bracket")
-                    if more:
-                        continue
-                if text[at] in "]}":
-                    return
+            pieces.at += 1
+            number = 0
+            while (after := pieces.peek()) not in ("]", "}"):
+                if not after:
+                    raise ValueError("it ends before its last bracket")
                 number += 1
-                if keyed:
-                    key = value()
-                    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-                    if text[at : at + 1] != ":":
+                key = str(number)
+                if opening == "{":
+                    key = str(pieces.value())
+                    if pieces.peek() != ":":
                         raise ValueError(f"a ':' is missing after {key!r}")
-                    at += 1
-                    yield str(key), value()
-                else:
-                    yield str(number), value()
+                    pieces.at += 1
+                yield key, pieces.value()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -153,6 +161,6 @@ def human_instructions(path: Path) -> dict[str, list[Mapping[str, Any]]]:
         for entry in entries:
             for key, kind in (("instruction", str), ("instruction_attributes", list), ("instruction_options", list)):
                 if not isinstance(entry, Mapping) or not isinstance(entry.get(key), kind):
-                    raise UserError(f"{path}: {asin!r}: field '{key}' of an instruction is missing or not {kind.__name__}")
+                    raise UserError(f"{path}: {asin!r}: an instruction needs '{key}', a {kind.__name__}")
         found[asin] = entries
     return found

@@ -1,4 +1,4 @@
-"""The reward of a purchase (Yao et al. 2022, WebShop, arXiv:2207.01206, equations 1 to 3, as its released code has them).
+"""The reward of a purchase, as WebShop's released code has it (Yao et al. 2022, arXiv:2207.01206, equations 1 to 3).
 
 R = r_type · (matched attributes + matched options + [price ≤ limit]) / (|attributes| + |options| + 1)
 """

@@ -37,6 +37,7 @@ FILE_VARIANTS = {
     "interface": "the test goals; pages with other words and another order",
     "tight": "the test goals, with no more than one step to spare",
 }
+SCORES = ("score", "type", "title", "attributes", "options", "price", "bought")
 SMALL_FILE = 64 << 20  # bytes: catalogues up to this size are kept in memory
 
 
@@ -149,7 +150,8 @@ class WebShopSpec(EnvSpec):
     def tasks(self, variant: str, seed: int, start: int = 0) -> Iterator[Task]:
         if variant not in self.variants():
             raise UserError(f"variant {variant!r} of env webshop does not exist; {nearest(variant, self.variants())}")
-        return islice(self._built_in(variant, seed) if self._files is None else self._original(variant, seed), start, None)
+        found = self._built_in(variant, seed) if self._files is None else self._original(variant, seed)
+        return islice(found, start, None)
 
     def _built_in(self, variant: str, seed: int) -> Iterator[Task]:
         corpus = builtin.corpus_of(variant)
@@ -231,7 +233,7 @@ class WebShopSpec(EnvSpec):
         """Full reward is success; ``score`` is the graded reward, the others are its parts."""
         reward = self._purchase(episode.task, episode.answer)
         if reward is None:
-            return Verdict(0.0, dict.fromkeys(("score", "type", "title", "attributes", "options", "price", "bought"), 0.0))
+            return Verdict(0.0, dict.fromkeys(SCORES, 0.0))
         return Verdict(float(reward.total >= 1), {**reward.scores, "bought": 1.0})
 
     def _purchase(self, task: Task, answer: str | None) -> Reward | None:
@@ -241,7 +243,7 @@ class WebShopSpec(EnvSpec):
             asin, options = bought["asin"], bought["options"]
             number = self.store(str(task.meta["corpus"])).find(asin)
             chosen = {str(k): str(v) for k, v in options.items()}
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         if number is None:
             return None

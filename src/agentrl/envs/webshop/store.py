@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from agentrl.retrieval.cache import cached, default_cache
 
 K1, B = 0.9, 0.4  # Pyserini's, which the original's index is searched with
 _FORMAT = 1  # of the row files: raise it when rows change
+
+
+S = TypeVar("S", bound="Store")
 
 
 class FileRows(Sequence[bytes]):
@@ -75,7 +79,7 @@ class Store:
         """The product of a number."""
 
     @classmethod
-    def of(cls, products: Iterable[Product]) -> Store:
+    def of(cls: type[S], products: Iterable[Product]) -> S:
         """A store in memory."""
         rows, asins = [], []
         digest = hashlib.sha256()
@@ -159,7 +163,8 @@ class Store:
             if self._groups is None:
                 self._groups = {}
                 for index, product in enumerate(self.products()):
-                    keys = [("<c>", product.category), ("<q>", product.query), *(("<a>", a) for a in product.attributes)]
+                    keys = [("<c>", product.category), ("<q>", product.query)]
+                    keys += [("<a>", attribute) for attribute in product.attributes]
                     for key in keys:
                         self._groups.setdefault(key, []).append(index)
             return self._groups

@@ -36,12 +36,13 @@ def corpus_of(variant: str) -> str:
 def errands(store: Store, variant: str, seed: int) -> Iterator[tuple[Instruction, Product]]:
     """Distinct errands of a variant in an order given by ``seed``, each with the product it was made from.
 
-    A pass over the products makes one errand each; eight passes, then the stream ends. ``paraphrased``, ``interface`` and
-    ``tight`` ask for the same things in the same order for a given seed, so that they compare pair by pair.
+    A pass over the products makes one errand each; eight passes, then the stream ends. ``paraphrased``, ``interface``
+    and ``tight`` ask for the same things in the same order for a given seed, so that they compare pair by pair.
     """
     reserved = None if corpus_of(variant) != "base" else variant != "train"
     numbers = [
-        i for i, p in enumerate(store.products())
+        i
+        for i, p in enumerate(store.products())
         if reserved is None or (fraction(f"webshop reserved {p.asin}") < RESERVED) == reserved
     ]
     seen: set[tuple[str, int]] = set()

@@ -9,14 +9,14 @@ from agentrl.envs.webshop.builtin.vocabulary import ATTRIBUTES, KINDS, OPTIONS, 
 from agentrl.envs.webshop.product import Product
 
 CORPORA = ("base", "fresh", "categories", "values")
-"""``base`` is trained in; ``fresh`` sells the same kinds under other brands, ``categories`` the reserved categories, and
-``values`` the common kinds with reserved attributes and option values among the common ones."""
+"""``base`` is trained in; ``fresh`` sells the same kinds under other brands, ``categories`` the reserved categories,
+and ``values`` the common kinds with reserved attributes and option values among the common ones."""
 
 PER_KIND = 90
 
-_START = "bel cor dal fen gal hol jar kel lor mar nor pel quin ros sal tor vel wes yor zan bri cla dre fro gri".split()
-_MIDDLE = "a e i o u an en in on ar er or".split()
-_END = "va ko ra mi lo dex tis ven line ton field wick bury lux more".split()
+_START = "bel cor dal fen gal hol jar kel lor mar nor pel quin ros sal tor vel wes yor zan bri cla dre fro gri"
+_MIDDLE = "a e i o u an en in on ar er or"
+_END = "va ko ra mi lo dex tis ven line ton field wick bury lux more"
 _BLURBS = (
     "{asked} that fits into every day",
     "{asked} made with care",
@@ -44,7 +44,7 @@ def products(corpus: str, seed: int = 0, per_kind: int = PER_KIND) -> Iterator[P
 def _brands(rng: random.Random, count: int) -> list[str]:
     found: dict[str, None] = {}
     while len(found) < count:
-        found[(rng.choice(_START) + rng.choice(_MIDDLE) + rng.choice(_END)).capitalize()] = None
+        found[("".join(rng.choice(part.split(" ")) for part in (_START, _MIDDLE, _END))).capitalize()] = None
     return list(found)
 
 

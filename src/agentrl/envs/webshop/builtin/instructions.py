@@ -1,4 +1,4 @@
-"""Errands in words, as people write them: lower case, in varied phrasing. ``reworded`` draws from phrasings of its own."""
+"""Errands in words, as people write them: lower case, in varied phrasing. ``reworded`` has phrasings of its own."""
 
 from __future__ import annotations
 

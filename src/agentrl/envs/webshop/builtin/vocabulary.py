@@ -24,7 +24,8 @@ def _pool(text: str) -> Pool:
 
 OPTIONS: Mapping[str, Pool] = {
     "color": _pool(
-        "black, white, red, blue, green, grey, pink, purple, navy, brown; teal, olive, orange, burgundy, yellow, turquoise"
+        "black, white, red, blue, green, grey, pink, purple, navy, brown; "
+        "teal, olive, orange, burgundy, yellow, turquoise"
     ),
     "size": _pool("small, medium, large, xx-large; petite, tall"),
     "shoe size": _pool("5, 6, 7, 8, 9, 10, 11; 12, 13, 14"),
@@ -33,18 +34,18 @@ OPTIONS: Mapping[str, Pool] = {
         "vanilla, dark roast, honey, sea salt, peanut butter, cinnamon, strawberry; ginger, maple, coconut, blueberry"
     ),
     "scent": _pool("lavender, citrus, rose, unscented, mint, sandalwood; jasmine, eucalyptus, cedar"),
-    "pack": _pool("single, 2 pack, 6 pack, 24 pack; 3 pack, 8 pack"),
+    "pack": _pool("single, 2 pack, 6 pack, 40 pack; 3 pack, 8 pack"),
     "capacity": _pool("64gb, 128gb, 512gb; 1tb, 256gb"),
-    "length": _pool("3 feet, 10 feet, 25 feet; 6 feet, 15 feet"),
+    "length": _pool("3 feet, 10 feet, 25 feet; 6 feet, 40 feet"),
     "finish": _pool("oak, walnut, matte black, brushed nickel, whitewash; mahogany, antique bronze"),
     "age": _pool("toddler, ages 4 to 6, ages 7 to 10; teen, adult"),
-    "dose": _pool("30 count, 90 count, 180 count; 60 count, 240 count"),
+    "dose": _pool("8 count, 32 count, 90 tablets, 180 tablets; 6 count, 240 capsules"),
 }
 
 ATTRIBUTES: Mapping[str, Pool] = {
     "clothes": _pool(
-        "machine wash, long sleeve, slim fit, quick drying, cotton blend, elastic waist, button closure, stretch fabric, "
-        "tumble dry, loose fit; short sleeve, moisture wicking, high waist, hand wash"
+        "machine wash, long sleeve, slim fit, quick drying, cotton blend, elastic waist, button closure, "
+        "stretch fabric, tumble dry, loose fit; short sleeve, moisture wicking, high waist, hand wash"
     ),
     "shoes": _pool(
         "slip resistant, arch support, memory foam, rubber outsole, breathable mesh, steel toe, faux leather, "
