@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from agentrl.envs.base import Task
 from agentrl.envs.webshop import pages
@@ -58,31 +59,37 @@ def expert(shop: Shop, view: View, task: Task, seed: int) -> list[str] | None:
     rng = random.Random(f"webshop expert {task.hash} {seed}")
     queries = _queries(goal, rng)
     detour = rng.random()
-    plan: Sequence[str] = [goal.query, *queries] if detour < 0.12 and task.meta["max_steps"] > 7 else queries
-    tried = None
+    plan = [goal.query, *queries] if detour < 0.12 and task.meta["max_steps"] > 7 else queries
+
+    @cache
+    def fits(number: int) -> dict[str, str] | None:
+        return _options_for(shop, number, goal, task)
+
     for first in range(len(plan)):
-        tried = _attempt(shop, view, task, goal, plan[first:], rng, read=0.12 <= detour < 0.24)
-        if tried is not None:
-            return tried
-        tried = _attempt(shop, view, task, goal, plan[first:], rng, read=False)
-        if tried is not None:
-            return tried
-    return tried
+        for read in (True, False) if 0.12 <= detour < 0.24 else (False,):
+            actions = _attempt(Shopper(shop, view, task), plan[first:], fits, rng, read)
+            if actions is not None:
+                return actions
+    return None
 
 
 def _attempt(
-    shop: Shop, view: View, task: Task, goal: Goal, queries: Sequence[str], rng: random.Random, read: bool
+    shopper: Shopper,
+    queries: Sequence[str],
+    fits: Callable[[int], dict[str, str] | None],
+    rng: random.Random,
+    read: bool,
 ) -> list[str] | None:
-    shopper = Shopper(shop, view, task)
+    """Search with one query after the other and buy the first product that ``fits`` gives options for."""
     session = shopper.session
     for words in queries:
         if shopper.left < 3:
             return None
         shopper.search(words)
         for page in range(PAGES):
-            found = next((n for n in session.shown() if _options_for(shop, n, goal, task) is not None), None)
+            found = next((n for n in session.shown() if fits(n) is not None), None)
             if found is not None:
-                options = _options_for(shop, found, goal, task) or {}
+                options = fits(found) or {}
                 if shopper.left < len(options) + 2:
                     return None
                 shopper.click(Target("product", number=found))
@@ -93,7 +100,7 @@ def _attempt(
                 rng.shuffle(names)
                 shopper.buy({name: options[name] for name in names})
                 return shopper.actions if len(shopper.actions) <= shopper.limit else None
-            more = len(session.hits) > (page + 1) * shop.page_size
+            more = len(session.hits) > (page + 1) * session.shop.page_size
             if not more or page == PAGES - 1 or shopper.left < 4:
                 break
             shopper.button("next")
