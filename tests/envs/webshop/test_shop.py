@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -242,6 +243,7 @@ def test_state_key(shop: WebShopSpec, task: Task) -> None:
     actions = shop.expert(task, 0)
     assert actions is not None
     before_buy = actions[:-1]
+    task = replace(task, meta={**task.meta, "max_steps": 30})
     one, two = start(shop, task), start(shop, task)
     for action in before_buy:
         one.step(action)
@@ -257,7 +259,7 @@ def test_state_key(shop: WebShopSpec, task: Task) -> None:
         other.step(action)
     other.step("click[features]")
     one.step("click[features]")
-    assert other._observation(None) == one._observation(None) or other.steps != one.steps
+    assert other._observation(None) == one._observation(None)  # the alias that a step group must not fall for
     assert other.state_key() != one.state_key()
 
 

@@ -36,10 +36,10 @@ OPTIONS: Mapping[str, Pool] = {
     "scent": _pool("lavender, citrus, rose, unscented, mint, sandalwood; jasmine, eucalyptus, cedar"),
     "pack": _pool("single, 2 pack, 6 pack, 40 pack; 3 pack, 8 pack"),
     "capacity": _pool("64gb, 128gb, 512gb; 1tb, 256gb"),
-    "length": _pool("3 feet, 10 feet, 25 feet; 6 feet, 40 feet"),
+    "length": _pool("3 feet, 10 feet, 25 feet; 6 feet, 12 yards"),
     "finish": _pool("oak, walnut, matte black, brushed nickel, whitewash; mahogany, antique bronze"),
     "age": _pool("toddler, ages 4 to 6, ages 7 to 10; teen, adult"),
-    "dose": _pool("8 count, 32 count, 90 tablets, 180 tablets; 6 count, 240 capsules"),
+    "dose": _pool("8 count, 32 count, 90 tablets, 180 pieces; 6 packets, 240 capsules"),
 }
 
 ATTRIBUTES: Mapping[str, Pool] = {
