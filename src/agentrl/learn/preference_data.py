@@ -1,42 +1,26 @@
-"""Preference pairs from files: single-turn and multi-turn chats in the usual shapes, and our own trajectories.
-
-Shapes of a record in JSON, JSONL, CSV or Parquet, told apart by its fields (docs/preferences.md shows each):
-
-- ``chosen``/``rejected`` are texts or messages beside a prompt (``prompt``, ``conversations``, ``instruction`` …)
-- ``chosen``/``rejected`` are whole conversations: messages, or transcripts with ``Human:`` and ``Assistant:`` (HH)
-- ``response1``/``response2`` with verdicts ``annotator1``, ``annotator2`` … (PandaLM)
-- a run's trajectories: groups of one task, paired by ``pairs_of``
-"""
+"""Token rows of preference pairs: chats from files (preferences.py reads them), and our own trajectories as sampled."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from agentrl.config.schema import DpoConfig
-from agentrl.data import load_rows
 from agentrl.envs.base import Message, Observation, Task
-from agentrl.errors import UserError, nearest
+from agentrl.errors import UserError
 from agentrl.learn.preference import pairs_of
+from agentrl.learn.preferences import file_pairs
 from agentrl.models.template import Renderer
 from agentrl.rollout.trajectory import Origin, RewardComponent, RewardRecord, Row, StopReason, Trajectory
 from agentrl.runs import trajectories as stored
-
-ROLES = {
-    **dict.fromkeys(("system",), "system"),
-    **dict.fromkeys(("user", "human", "observation", "tool", "function_response", "ipython"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model", "function_call"), "assistant"),
-}
-_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant):")
-_PROMPTS = ("prompt", "conversations", "messages", "instruction", "question")
 
 
 @dataclass(frozen=True)
@@ -51,24 +35,17 @@ class PairOfRows:
 
 @dataclass
 class Preferences:
-    """Pairs to learn from, and how many records were left out and why."""
+    """Pairs to learn from, and what was left out and why."""
 
     pairs: list[PairOfRows] = field(default_factory=list)
-    ties: int = 0  # no preference, or two equal texts
+    ties: int = 0  # no preference, two equal texts, or a group without members of different worth
     too_long: int = 0  # longer than rollout.max_tokens
-    unlike: int = 0  # the two begin differently: not answers to one prompt
 
     def summary(self) -> str:
         tokens = sum(int(r.sampled.sum()) for p in self.pairs for r in (*p.better, *p.worse))
-        parts = [f"{len(self.pairs)} pairs, {tokens} tokens compared"]
-        for count, why in (
-            (self.ties, "without a preference"),
-            (self.too_long, "longer than rollout.max_tokens"),
-            (self.unlike, "with two different prompts"),
-        ):
-            if count:
-                parts.append(f"{count} {why}")
-        return "; ".join(parts)
+        text = f"{len(self.pairs)} pairs, {tokens} tokens compared"
+        text += f"; {self.ties} without a preference" if self.ties else ""
+        return text + (f"; {self.too_long} longer than rollout.max_tokens" if self.too_long else "")
 
 
 def load_preferences(source: str, renderer: Renderer, cfg: DpoConfig, max_tokens: int) -> Preferences:
@@ -82,34 +59,31 @@ def load_preferences(source: str, renderer: Renderer, cfg: DpoConfig, max_tokens
         if not files:
             raise UserError(f"algo.dpo.source={source}: the folder holds no trajectories/train-*.parquet of a run")
         return trajectory_pairs(source, files, renderer, cfg, max_tokens)
-    if not path.exists():
-        raise UserError(f"algo.dpo.source={source}: no such file")
-    rows = load_rows(path)
-    if len(rows) and {"task_hash", "rows", "reward_total"} <= set(rows[0]):
+    if _holds_trajectories(path):
         return trajectory_pairs(source, [path], renderer, cfg, max_tokens)
-    return chat_pairs(((rows.where(i), row) for i, row in enumerate(rows)), renderer, max_tokens)
+    return chat_pairs(str(path), renderer, max_tokens)
 
 
-# chats
+def _holds_trajectories(path: Path) -> bool:
+    if path.suffix != ".parquet":
+        return False
+    try:
+        return {"task_hash", "rows", "reward"} <= set(pq.read_schema(path).names)
+    except (OSError, ValueError):  # not readable as Parquet: load_rows says so
+        return False
 
 
-def chat_pairs(records: Iterable[tuple[str, Mapping[str, Any]]], renderer: Renderer, max_tokens: int) -> Preferences:
-    """Pairs from (place, record)."""
-    found = Preferences()
-    for where, record in records:
-        two = conversations(record, where)
-        if two is None or two[0] == two[1]:
-            found.ties += 1
-            continue
-        start = common_prompt(*two)
-        if start is None:
-            found.unlike += 1
-            continue
-        rows = [chat_row(c[:start], c[start:], renderer) for c in two]
+def chat_pairs(source: str, renderer: Renderer, max_tokens: int) -> Preferences:
+    """Pairs of chats. What both begin with is the prompt; behind it messages of the assistant are compared."""
+    read = file_pairs(source)
+    found = Preferences(ties=read.ties + read.equal)
+    for pair in read.pairs:
+        start = len(json.loads(pair.prompt))
+        rows = [chat_row(c[:start], c[start:], renderer) for c in (pair.chosen, pair.rejected)]
         if max(map(len, rows)) > max_tokens:
             found.too_long += 1
-            continue
-        found.pairs.append(PairOfRows([rows[0]], [rows[1]], json.dumps(two[0][:start])))
+        else:
+            found.pairs.append(PairOfRows([rows[0]], [rows[1]], pair.prompt))
     return found
 
 
@@ -126,140 +100,6 @@ def chat_row(prompt: Sequence[Message], rest: Sequence[Message], renderer: Rende
             ids, _ = renderer.observation(Observation(message["content"]), ended_turn=True, max_tokens=sys.maxsize)
             row.append(ids, Origin.OBSERVATION, turn)
     return row
-
-
-def common_prompt(better: Sequence[Message], worse: Sequence[Message]) -> int | None:
-    """How many messages are the prompt of both: up to the last assistant message before or at the first difference.
-
-    Two answers to one prompt differ there; where what followed an answer differs first, that answer (the same in both,
-    so it cancels) begins what is compared, and what followed it is an observation. None when the prompts differ.
-    """
-    same = 0
-    while same < min(len(better), len(worse)) and better[same] == worse[same]:
-        same += 1
-    both = [c[same]["role"] == "assistant" if same < len(c) else False for c in (better, worse)]
-    if all(both):
-        return same or None
-    earlier = [i for i in range(same) if better[i]["role"] == "assistant"]
-    return earlier[-1] if earlier and earlier[-1] > 0 else None
-
-
-def conversations(record: Mapping[str, Any], where: str) -> tuple[list[Message], list[Message]] | None:
-    """The better and the worse conversation of a record; None when it states no preference. UserError otherwise."""
-    if "response1" in record and "response2" in record:
-        verdict = _verdict(record, where)
-        prompt = _prompt(record, where)
-        one, two = (
-            [*prompt, {"role": "assistant", "content": _text(record, key, where)}] for key in ("response1", "response2")
-        )
-        return None if verdict == 0 else (one, two) if verdict == 1 else (two, one)
-    if "chosen" not in record or "rejected" not in record:
-        hint = nearest("chosen", [str(k) for k in record])
-        raise UserError(
-            f"{where}: a preference needs the fields 'chosen' and 'rejected', or 'response1', 'response2' and "
-            f"'annotator1'; found {', '.join(map(str, record)) or 'none'} ({hint})"
-        )
-    has_prompt = any(record.get(name) for name in _PROMPTS)
-    prompt = _prompt(record, where) if has_prompt else []
-    better, worse = (_reply(record[key], has_prompt, f"{where}: field '{key}'") for key in ("chosen", "rejected"))
-    better, worse = [*prompt, *better], [*prompt, *worse]
-    for key, conversation in (("chosen", better), ("rejected", worse)):
-        if conversation[-1]["role"] != "assistant":
-            raise UserError(f"{where}: field '{key}' must end with a message of the assistant")
-    return better, worse
-
-
-def _verdict(record: Mapping[str, Any], where: str) -> int:
-    """1 or 2 where more than half of the annotators say so, else 0."""
-    names = [k for k in record if re.fullmatch(r"annotator\d+", str(k))]
-    if not names:
-        raise UserError(f"{where}: 'response1' and 'response2' need verdicts 'annotator1' … (1, 2, or 0 for a tie)")
-    votes: Counter[int] = Counter()
-    for name in names:
-        if str(record[name]) not in ("0", "1", "2"):
-            raise UserError(f"{where}: field '{name}' must be 1 (first), 2 (second) or 0 (tie), found {record[name]!r}")
-        votes[int(record[name])] += 1
-    winner, count = votes.most_common(1)[0]
-    return winner if 2 * count > len(names) else 0
-
-
-def _prompt(record: Mapping[str, Any], where: str) -> list[Message]:
-    name = next((n for n in _PROMPTS if record.get(n)), None)
-    if name is None:
-        raise UserError(f"{where}: no prompt: one of the fields {', '.join(_PROMPTS)} is needed")
-    value = record[name]
-    if not isinstance(value, str):
-        prompt = _messages(value, f"{where}: field '{name}'")
-    elif _SPEAKER.match(value):
-        prompt = _transcript(value, f"{where}: field '{name}'")
-    else:
-        extra = record.get("input")
-        prompt = [{"role": "user", "content": f"{value}\n\n{extra}" if isinstance(extra, str) and extra else value}]
-    while prompt and prompt[-1] == {"role": "assistant", "content": ""}:  # a transcript that ends in "Assistant:"
-        prompt.pop()
-    system = record.get("system")
-    if isinstance(system, str) and system and prompt and prompt[0]["role"] != "system":
-        prompt.insert(0, {"role": "system", "content": system})
-    if not prompt or prompt[-1]["role"] != "user":
-        raise UserError(f"{where}: field '{name}' must end with a message of the user")
-    return prompt
-
-
-def _reply(value: Any, has_prompt: bool, where: str) -> list[Message]:
-    """What stands in ``chosen`` or ``rejected`` as messages."""
-    if isinstance(value, Mapping):
-        value = [value]
-    if not isinstance(value, str):
-        return _messages(value, where)
-    if has_prompt:
-        return [{"role": "assistant", "content": value}]
-    if not _SPEAKER.match(value):
-        raise UserError(
-            f"{where} is a text without a prompt: give field 'prompt', or a transcript of Human: and Assistant:"
-        )
-    return _transcript(value, where)
-
-
-def _transcript(text: str, where: str) -> list[Message]:
-    """``\\n\\nHuman: … \\n\\nAssistant: …`` as messages."""
-    parts = _SPEAKER.split(text)
-    if parts[0].strip():
-        raise UserError(f"{where} begins with text before 'Human:'")
-    names = {"Human": "user", "Assistant": "assistant"}
-    return [
-        {"role": names[name], "content": content.strip()}
-        for name, content in zip(parts[1::2], parts[2::2], strict=True)
-    ]
-
-
-def _messages(value: Any, where: str) -> list[Message]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        raise UserError(f"{where} must be text, a message or a list of messages")
-    found: list[Message] = []
-    for message in value:
-        if not isinstance(message, Mapping):
-            raise UserError(f"{where}: a message must be an object with role and content, found {message!r:.60}")
-        role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
-        if not isinstance(role, str) or not isinstance(content, str):
-            raise UserError(f"{where}: every message needs a role and text (role/content, or from/value)")
-        if role.lower() not in ROLES:
-            raise UserError(f"{where}: there is no role '{role}'; {nearest(role, ROLES)}")
-        found.append({"role": ROLES[role.lower()], "content": content})
-    return found
-
-
-def _text(record: Mapping[str, Any], key: str, where: str) -> str:
-    if not isinstance(record[key], str):
-        raise UserError(f"{where}: field '{key}' must be text, found {type(record[key]).__name__}")
-    return str(record[key])
-
-
-# trajectories
 
 
 def trajectory_pairs(

@@ -99,7 +99,7 @@ def split(pairs: Sequence[PairOfRows], holdout: float, seed: int) -> tuple[list[
 
     At least one prompt is learned from; with a single prompt nothing is held out.
     """
-    prompts = list(dict.fromkeys(p.prompt for p in pairs))
+    prompts = sorted({p.prompt for p in pairs})
     random.Random(seed).shuffle(prompts)
     held = set(prompts[: min(math.ceil(len(prompts) * holdout), len(prompts) - 1)])
     return [p for p in pairs if p.prompt not in held], [p for p in pairs if p.prompt in held]
