@@ -249,6 +249,12 @@ def _check_step_rewards(cfg: Config) -> None:
             f"algo.estimator=episode_plus_step needs rewards of single steps, and reward={cfg.reward.name} gives none; "
             "use reward=implicit_step or reward=potential"
         )
+    by_token = cfg.algo.estimator == "episode_plus_step" and cfg.algo.step_level == "token"
+    if by_token and (not cfg.reward.prm.enabled or "potential" in kinds or not cfg.algo.mask_observations):
+        raise UserError(
+            "algo.step_level=token: only the process reward model rewards single tokens, and only sampled ones; use "
+            "reward=implicit_step and algo.mask_observations=true"
+        )
 
 
 def _check_dpo(cfg: Config) -> None:

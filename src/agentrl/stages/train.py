@@ -129,6 +129,7 @@ def begin(cfg: Config, steps: int | None, console: Console) -> tuple[Config, Run
     start = starting_point(cfg, ("sft",))
     # What was found goes into the stored config: a resumed run must not look for something newer.
     cfg = replace(cfg, model=replace(cfg.model, init=str(start.resolve()) if start else None))
+    cfg.algo.dpo.source, cfg.reward.prm.init = map(absolute, (cfg.algo.dpo.source, cfg.reward.prm.init))
     run = Run.create(cfg, "train", sys.argv)
     run.update(starts_from=cfg.model.init)
     console.print(f"RL on {cfg.env.name} with reward={cfg.reward.name}, algo={cfg.algo.name}, run {run.dir}")
@@ -140,6 +141,11 @@ def begin(cfg: Config, steps: int | None, console: Console) -> tuple[Config, Run
     else:
         console.print(f"starting from {start}")
     return cfg, run, start, None
+
+
+def absolute(path: str | None) -> str | None:
+    """A path of the config as it must stand in a run that may be resumed from another folder."""
+    return None if path is None else str(Path(path).expanduser().resolve())
 
 
 def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, console: Console) -> Path:
@@ -207,9 +213,8 @@ def new_state(cfg: Config, kit: RolloutKit) -> TrainState:
     dpo = algo.loss == "dpo"
     compared = (algo.dpo.reference if dpo else None, prm.reference if prm.enabled else None)
     initial = initial_model(cfg) if algo.kl_coef != 0 or "initial" in compared else None
-    learner = (DpoLearner if dpo else PolicyLearner)(
-        kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, initial
-    )
+    kind: type[DpoLearner] | type[PolicyLearner] = DpoLearner if dpo else PolicyLearner
+    learner = kind(kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, initial)
     state = TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
     if prm.enabled:
         state.prm = new_prm(cfg, kit.model, initial)
