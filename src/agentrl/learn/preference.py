@@ -191,9 +191,10 @@ def pair_step(
     batches = pack(rows, budget)
     tokens = sum(len(b.ids) for b in batches)
     if known is None:
-        known = list(reference)  # rows outside of pairs: any number, they are in no loss
+        present = list(reference)  # rows outside of pairs: any number, they are in no loss
         for r, logp in zip(paired, row_logprobs(model, rows, budget, temperature), strict=True):
-            known[r] = logp
+            present[r] = logp
+        known = present
         forward = tokens
     else:
         forward = 0
