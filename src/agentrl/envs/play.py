@@ -48,14 +48,10 @@ def main(cfg: Config) -> None:
 
 
 def shortcuts(spec: EnvSpec) -> dict[str, str]:
-    """Letter → how an action is written, ``{}`` standing for the text: ``{"s": "<search> {} </search>"}``.
-
-    One for every stop string that closes a tag, by its first letter, and the spec's own.
-    """
+    """First letter → tag, for every stop string that closes a tag: ``{"s": "search", "a": "answer"}``."""
     tags = [m.group(1) for m in (re.fullmatch(r"</(\w+)>", stop) for stop in spec.stop) if m]
     letters = [tag[0] for tag in tags]
-    found = {tag[0]: f"<{tag}> {{}} </{tag}>" for tag in tags if letters.count(tag[0]) == 1}
-    return {letter: form for letter, form in {**found, **spec.shortcuts}.items() if letter not in QUIT + HELP}
+    return {tag[0]: tag for tag in tags if letters.count(tag[0]) == 1 and tag[0] not in QUIT + HELP}
 
 
 def as_action(line: str, spec: EnvSpec) -> str:
@@ -64,12 +60,12 @@ def as_action(line: str, spec: EnvSpec) -> str:
     if ends:
         return line[: min(ends)]
     letter, _, rest = line.strip().partition(" ")
-    form = shortcuts(spec).get(letter)
-    return line if form is None else form.replace("{}", rest.strip())
+    tag = shortcuts(spec).get(letter)
+    return line if tag is None else f"<{tag}> {rest.strip()} </{tag}>"
 
 
 def _help(spec: EnvSpec) -> str:
-    short = [f"`{letter} text` for {form.replace('{}', 'text')}" for letter, form in shortcuts(spec).items()]
+    short = [f"`{letter} text` for <{tag}> text </{tag}>" for letter, tag in shortcuts(spec).items()]
     return "; ".join([f"An action: {spec.action_grammar}", *short, "`q` quits, `?` shows this"])
 
 

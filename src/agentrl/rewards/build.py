@@ -168,6 +168,8 @@ class Rewards:
             for value in (verdict.success, *verdict.scores.values()):
                 _finite(value)
             return verdict, None
+        except RunError:  # the run's failure, not the answer's
+            raise
         except Exception as error:
             return None, f"the verifier failed: {described(error)}"
 

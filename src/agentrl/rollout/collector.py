@@ -15,6 +15,7 @@ from typing import Any
 
 from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
 from agentrl.envs.base import Environment, EnvSpec, Message, Outcome, Task, Transition
+from agentrl.errors import RunError
 from agentrl.models.template import Renderer
 from agentrl.rollout.engine import LocalEngine, Sequence_
 from agentrl.rollout.sampling import Sampling, stream
@@ -32,6 +33,8 @@ class Guarded:
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
             return method(*args)
+        except RunError:  # not this episode's failure but the run's, such as a sandbox that fails again and again
+            raise
         except Exception as error:  # the boundary to user-written environments
             self.failure = self.failure or f"{method.__name__}: {type(error).__name__}: {error}"
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -256,7 +255,6 @@ def _arguments(fork: str, signal_pid: int | None, truncate: bool) -> dict[str, t
     return rules
 
 
-@functools.lru_cache(maxsize=16)
 def program(
     architecture: str,
     *,
