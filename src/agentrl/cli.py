@@ -121,6 +121,8 @@ def train_reward(overrides: Overrides = None, cfg: Cfg = False, config_dir: Conf
         "Reinforcement learning from the newest cold start of this environment and model, or from model.init=PATH.",
         "agentrl train env=search reward=verifiable",
         "agentrl train algo=rloo train.steps=50 algo.learning_rate=2e-5 train.seed=1",
+        "agentrl train reward=implicit_step algo=istar",
+        "agentrl train algo=dpo algo.dpo.source=preferences.json",
         "agentrl train run.resume=outputs/latest",
     ),
 )

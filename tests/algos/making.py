@@ -57,3 +57,21 @@ def turns_of(state_keys: Sequence[str]) -> list[Turn]:
     """One turn per state in which an action was taken; each answers with the next state's key."""
     after = [*state_keys, None][1:]
     return [Turn("a", "a", o, Outcome.OK, None, k, "stop_string") for k, o in zip(state_keys, after, strict=True)]
+
+
+def with_steps(
+    rewards: Sequence[float],
+    steps: Sequence[Sequence[float]],
+    weight: float = 1.0,
+    invalid: Sequence[tuple[int, int]] = (),
+) -> Group:
+    """Members whose turn t has t + 1 sampled tokens and the given step reward; ``invalid``: (member, turn) places."""
+    made = group(rewards, rows=[[row([(t + 1, 1) for t in range(len(s))])] for s in steps])
+    for member, (trajectory, values) in enumerate(zip(made.trajectories, steps, strict=True)):
+        trajectory.turns = turns_of([f"s{t}" for t in range(len(values))])
+        for turn, at in enumerate(trajectory.turns):
+            at.outcome = Outcome.INVALID if (member, turn) in invalid else Outcome.OK
+        trajectory.reward.components.append(
+            RewardComponent("step", "verifiable", sum(values), weight, per_turn=list(values))
+        )
+    return made

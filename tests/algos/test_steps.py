@@ -1,26 +1,15 @@
-"""Step rewards, and the advantage of an episode and its steps together, worked by hand."""
+"""Step rewards, and the advantage that a turn's tokens get from them, worked by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from making import group, row, turns_of
+from making import group, turns_of, with_steps
 
 from agentrl.algos.advantages import annotate
-from agentrl.algos.steps import discounted_returns, episode_plus_step, step_rewards
+from agentrl.algos.steps import discounted_returns, step_rewards
 from agentrl.config.schema import AlgoConfig
-from agentrl.rollout.trajectory import Group, RewardComponent
-
-
-def with_steps(rewards: list[float], steps: list[list[float]], weight: float = 1.0) -> Group:
-    """Members whose turn t has t + 1 sampled tokens."""
-    made = group(rewards, rows=[[row([(t + 1, 1) for t in range(len(s))])] for s in steps])
-    for trajectory, values in zip(made.trajectories, steps, strict=True):
-        trajectory.turns = turns_of([f"s{t}" for t in range(len(values))])
-        trajectory.reward.components.append(RewardComponent("step", "verifiable", sum(values), weight, per_turn=values))
-    return made
+from agentrl.rollout.trajectory import RewardComponent
 
 
 def test_discounted_returns() -> None:
@@ -37,27 +26,6 @@ def test_step_rewards_add_up_by_weight_and_leave_the_episode_alone() -> None:
     assert made.reward.total == 1.0
     made.reward.components[-1].value = None
     assert made.reward.total is None  # a step reward that is missing is not 0
-
-
-def test_episode_plus_step_by_hand() -> None:
-    """Step rewards 1, 0, 0, 3: mean 1, sample variance 2."""
-    a, b = episode_plus_step(np.array([0.5, -0.5]), [np.array([1.0, 0.0]), np.array([0.0, 3.0])], 2.0, 0.0)
-    root = np.sqrt(2)
-    assert a == pytest.approx([0.5, 0.5 - 2 / root])
-    assert b == pytest.approx([-0.5 - 2 / root, -0.5 + 4 / root])
-
-
-def test_equal_step_rewards_leave_the_episodes_advantage() -> None:
-    parts = episode_plus_step(np.array([0.3, -0.3]), [np.full(3, 0.7), np.full(1, 0.7)], 1.0, 1e-6)
-    assert [p.tolist() for p in parts] == [[0.3] * 3, [-0.3]]
-    assert episode_plus_step(np.zeros(0), [], 1.0, 1e-6) == []
-
-
-@given(st.lists(st.lists(st.integers(-9, 9).map(float), max_size=4), min_size=1, max_size=5), st.floats(0, 3))
-def test_step_advantages_of_a_group_sum_to_zero(steps: list[list[float]], weight: float) -> None:
-    parts = episode_plus_step(np.zeros(len(steps)), [np.array(s, float) for s in steps], weight, 1e-6)
-    assert [len(p) for p in parts] == [len(s) for s in steps]
-    assert sum(p.sum() for p in parts) == pytest.approx(0, abs=1e-6)
 
 
 def test_annotate_writes_a_turns_advantage_on_its_tokens() -> None:

@@ -49,7 +49,7 @@ def test_turn_limit_and_variant(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_shortcuts() -> None:
     spec = SearchSpec()
-    assert play.shortcuts(spec) == {"s": "search", "a": "answer"}
+    assert play.shortcuts(spec) == {"s": "<search> {} </search>", "a": "<answer> {} </answer>"}
     assert play.as_action("s two words", spec) == "<search> two words </search>"
     assert play.as_action("a thought <search>q</search> more", spec) == "a thought <search>q</search>"
     assert play.as_action("plain", spec) == "plain"

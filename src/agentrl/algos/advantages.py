@@ -14,12 +14,13 @@ import numpy as np
 from agentrl.algos import ESTIMATORS, baselines, choose
 from agentrl.algos.baselines import equal, members, rewards_of
 from agentrl.algos.gigpo import gigpo, repeated
-from agentrl.algos.steps import episode_plus_step, step_rewards
+from agentrl.algos.istar import episode_plus_step
 from agentrl.config.schema import AlgoConfig
-from agentrl.rollout.trajectory import Group, Row, Trajectory
+from agentrl.rollout.trajectory import Group, Trajectory
 
-Credit = Union[float, np.ndarray]
-"""The advantage of a trajectory: one number for all its trained tokens, or float64[turns], one for each turn's."""
+Credit = Union[float, np.ndarray, list[np.ndarray]]
+"""The advantage of a trajectory: one number for all its trained tokens; or float64[turns], one for each turn's; or for
+each row float64[n], one for each sampled token."""
 
 Estimator = Callable[[Sequence[Group], AlgoConfig], Sequence[Iterable[Credit]]]
 """Gives, for each group (at least one), the credit of its ``members`` in order."""
@@ -45,19 +46,6 @@ def _reinforce_pp_baseline(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence
     return baselines.reinforce_pp_baseline([rewards_of(g) for g in groups], _tokens(groups, cfg), cfg.std_eps)
 
 
-def _episode_plus_step(groups: Sequence[Group], cfg: AlgoConfig) -> Sequence[Iterable[Credit]]:
-    """GRPO's advantage of the episode's reward plus the standardised step rewards that components gave."""
-    return [
-        episode_plus_step(
-            baselines.grpo(rewards_of(g), cfg.std_eps),
-            list(map(step_rewards, members(g))),
-            cfg.step_weight,
-            cfg.std_eps,
-        )
-        for g in groups
-    ]
-
-
 _FUNCTIONS: Mapping[str, Estimator] = {
     "grpo": _grpo,
     "dr_grpo": _dr_grpo,
@@ -65,7 +53,7 @@ _FUNCTIONS: Mapping[str, Estimator] = {
     "reinforce_pp": _reinforce_pp,
     "reinforce_pp_baseline": _reinforce_pp_baseline,
     "gigpo": gigpo,
-    "episode_plus_step": _episode_plus_step,
+    "episode_plus_step": episode_plus_step,
 }
 
 
@@ -85,42 +73,40 @@ def annotate(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
         for row in trajectory.rows:
             row.advantage[:] = 0.0
     credits = estimator(groups, cfg) if groups else []
-    pairs: list[tuple[Trajectory, Credit]] = []
-    for group, values in zip(groups, credits, strict=True):
-        pairs += zip(members(group), values, strict=True)
-    for trajectory, credit in pairs:
-        for row in trajectory.rows:
+    credited = [(t, c) for g, cs in zip(groups, credits, strict=True) for t, c in zip(members(g), cs, strict=True)]
+    for trajectory, credit in credited:
+        for number, row in enumerate(trajectory.rows):
             trained = row.trained(cfg.mask_observations)
-            row.advantage[trained] = credit if np.ndim(credit) == 0 else np.asarray(credit)[row.turn[trained]]
-    return _metrics(groups, pairs, cfg)
-
-
-def _trained_turns(rows: Sequence[Row], cfg: AlgoConfig) -> np.ndarray:
-    """int16: the turn of every trained token of a trajectory."""
-    return np.concatenate([r.turn[r.trained(cfg.mask_observations)] for r in rows])
+            if isinstance(credit, list):
+                row.advantage[row.sampled] = credit[number]
+            else:
+                row.advantage[trained] = credit if np.ndim(credit) == 0 else np.asarray(credit)[row.turn[trained]]
+    return _metrics(groups, cfg)
 
 
 def _tokens(groups: Sequence[Group], cfg: AlgoConfig) -> list[np.ndarray]:
     """int64[N] per group: trained tokens of its members."""
-    return [np.array([len(_trained_turns(t.rows, cfg)) for t in members(g)], np.int64) for g in groups]
+    return [np.array([_trained(t, cfg).sum() for t in members(g)], np.int64) for g in groups]
 
 
-def _metrics(groups: Sequence[Group], pairs: Sequence[tuple[Trajectory, Credit]], cfg: AlgoConfig) -> dict[str, float]:
+def _trained(trajectory: Trajectory, cfg: AlgoConfig) -> np.ndarray:
+    """bool: which tokens of all its rows are trained on."""
+    return np.concatenate([row.trained(cfg.mask_observations) for row in trajectory.rows])
+
+
+def _metrics(groups: Sequence[Group], cfg: AlgoConfig) -> dict[str, float]:
     rewards = [rewards_of(g) for g in groups]
     sizes = [len(r) for r in rewards]
-    values: list[np.ndarray] = [np.zeros(0)]
-    tokens: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]  # trained tokens that carry the value beside them
-    for trajectory, credit in pairs:
-        turns, value = _trained_turns(trajectory.rows, cfg), np.atleast_1d(credit)
-        values.append(np.abs(value))
-        tokens.append(np.array([len(turns)]) if np.ndim(credit) == 0 else np.bincount(turns, minlength=len(value)))
-    absolute, counts = np.concatenate(values), np.concatenate(tokens)
-    total = int(counts.sum())
+    written = [np.zeros(0)]
+    for trajectory in (t for g in groups for t in members(g)):
+        values = np.concatenate([row.advantage for row in trajectory.rows])
+        written.append(np.abs(values[_trained(trajectory, cfg)]).astype(np.float64))
+    absolute = np.concatenate(written)
     return {
         "group/zero_spread": float(np.mean([equal(r) for r in rewards])) if groups else 0.0,
         "group/size_mean": float(np.mean(sizes)) if groups else 0.0,
         "group/dropped": float(sum(len(g.trajectories) for g in groups) - sum(sizes)),
         "group/repeated_states": repeated(groups, cfg.anchor),
-        "advantage/mean_abs": float((absolute * counts).sum() / total) if total else 0.0,
-        "advantage/max": float(absolute[counts > 0].max()) if total else 0.0,
+        "advantage/mean_abs": float(absolute.mean()) if len(absolute) else 0.0,
+        "advantage/max": float(absolute.max(initial=0.0)),
     }

@@ -1,12 +1,9 @@
-"""Rewards of single steps, and the advantage made of an episode's and its steps' rewards."""
+"""Rewards of single steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from agentrl.algos.baselines import grpo
 from agentrl.rollout.trajectory import Trajectory
 
 
@@ -25,17 +22,3 @@ def discounted_returns(rewards: np.ndarray, discount: float) -> np.ndarray:
     for t in range(len(returns) - 2, -1, -1):
         returns[t] += discount * returns[t + 1]
     return returns
-
-
-def episode_plus_step(episode: np.ndarray, steps: Sequence[np.ndarray], weight: float, eps: float) -> list[np.ndarray]:
-    """A_it = A^E_i + weight * (r_it - mean) / (std + eps), over a group's steps: iStar (arXiv 2509.19199) section 3.
-
-    episode float64[N]: the episodes' advantages; steps: N arrays float64[T_i] of step rewards, whose mean and sample
-    standard deviation are those of all sum(T_i) steps. Returns N arrays float64[T_i]. Equal step rewards, and a single
-    step, add exactly 0.
-    """
-    if not len(steps):
-        return []
-    relative = grpo(np.concatenate(steps), eps)
-    parts = np.split(relative, np.cumsum([len(s) for s in steps])[:-1])
-    return [e + weight * part for e, part in zip(episode, parts, strict=True)]

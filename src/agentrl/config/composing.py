@@ -150,6 +150,12 @@ def _check_paths(cfg: Config) -> None:
             raise UserError(f"run.resume={cfg.run.resume}: there is no such run folder{hint}") from None
     if cfg.sft.source is not None and not Path(cfg.sft.source).expanduser().is_file():
         raise UserError(f"sft.source={cfg.sft.source}: there is no such file{_sibling(cfg.sft.source)}")
+    source = cfg.algo.dpo.source
+    if source is not None and not Path(source).expanduser().exists():
+        raise UserError(f"algo.dpo.source={source}: there is no such file or run folder{_sibling(source)}")
+    prm = cfg.reward.prm.init
+    if prm is not None and not Path(prm).expanduser().is_dir():
+        raise UserError(f"reward.prm.init={prm}: there is no such model folder{_sibling(prm)}")
 
 
 def _looks_local(path: str) -> bool:

@@ -23,9 +23,25 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "algo.anchor": ("state", "observation"),
     "algo.episode_baseline": ("trajectory", "row"),
-    "algo.loss": ("clip", "gspo", "cispo"),
+    "algo.loss": ("clip", "gspo", "cispo", "dpo"),
     "algo.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"),
     "algo.kl_estimator": ("k1", "k2", "k3"),
+    **{
+        f"{group}.{name}": choices
+        for group in ("algo.dpo", "reward.prm")
+        for name, choices in {
+            "score": ("sum", "turn_mean", "token_mean"),
+            "pairs": ("success", "threshold", "better"),
+            "matching": ("all", "one_to_one"),
+            "reference": ("policy", "sampled", "initial"),
+        }.items()
+    },
+    "algo.base": ("grpo", "rloo"),
+    "algo.step_baseline": ("all", "first"),
+    "algo.step_level": ("turn", "token"),
+    "reward.prm.order": ("score_first", "update_first"),
+    "reward.prm.normalise": ("none", "batch_max"),
+    "reward.prm.weights": ("lora", "full"),
     "run.tracker": ("tensorboard", "wandb", "mlflow", "trackio", "none"),
 }
 
@@ -112,6 +128,19 @@ BOUNDS: dict[str, Bound] = {
     "algo.max_grad_norm": POSITIVE,
     "algo.adam_beta1": BELOW_ONE,
     "algo.adam_beta2": BELOW_ONE,
+    "algo.episode_invalid_penalty": COUNT,
+    "algo.step_invalid_penalty": COUNT,
+    "algo.dpo.beta": POSITIVE,
+    "algo.dpo.pair_shards": POSITIVE_COUNT,
+    "algo.dpo.batch_size": POSITIVE_COUNT,
+    "algo.dpo.holdout": BELOW_ONE,
+    "reward.prm.beta": POSITIVE,
+    "reward.prm.pair_shards": POSITIVE_COUNT,
+    "reward.prm.lora_rank": POSITIVE_COUNT,
+    "reward.prm.lora_alpha": POSITIVE_COUNT,
+    "reward.prm.learning_rate": POSITIVE,
+    "reward.prm.max_grad_norm": POSITIVE,
+    "reward.prm.epochs": POSITIVE_COUNT,
     "sft.traces": POSITIVE_COUNT,
     "sft.epochs": POSITIVE_COUNT,
     "sft.learning_rate": POSITIVE,
@@ -185,6 +214,7 @@ def check_together(cfg: Config, stage: str | None) -> None:
                 raise UserError(f"engine=openai needs engine.{key}, {what}")
     if stage != "train":
         return
+    _check_dpo(cfg)
     if not any(component.weight for component in cfg.reward.components.values()):
         raise UserError("reward.components: training needs at least one component with a weight other than 0")
     _check_step_rewards(cfg)
@@ -208,7 +238,7 @@ def check_together(cfg: Config, stage: str | None) -> None:
 def _check_step_rewards(cfg: Config) -> None:
     """Rewards of single steps and the estimators that read them belong together."""
     kinds = {c.kind for c in cfg.reward.components.values() if c.weight}
-    of_steps = kinds.intersection(STEP_REWARD_KINDS)
+    of_steps = kinds.intersection(STEP_REWARD_KINDS) | ({"implicit_step"} if cfg.reward.prm.enabled else set())
     if of_steps and cfg.algo.estimator not in STEP_ESTIMATORS:
         raise UserError(
             f"reward={cfg.reward.name} rewards steps ({', '.join(sorted(of_steps))}), but "
@@ -217,5 +247,32 @@ def _check_step_rewards(cfg: Config) -> None:
     if cfg.algo.estimator == "episode_plus_step" and not of_steps and kinds.issubset(REWARD_KINDS):
         raise UserError(
             f"algo.estimator=episode_plus_step needs rewards of single steps, and reward={cfg.reward.name} gives none; "
-            "use reward=potential"
+            "use reward=implicit_step or reward=potential"
+        )
+    by_token = cfg.algo.estimator == "episode_plus_step" and cfg.algo.step_level == "token"
+    if by_token and (not cfg.reward.prm.enabled or "potential" in kinds or not cfg.algo.mask_observations):
+        raise UserError(
+            "algo.step_level=token: only the process reward model rewards single tokens, and only sampled ones; use "
+            "reward=implicit_step and algo.mask_observations=true"
+        )
+
+
+def _check_dpo(cfg: Config) -> None:
+    """What DPO on the policy does not use must not be set, and a file of preferences needs DPO."""
+    algo = cfg.algo
+    if algo.loss != "dpo":
+        if algo.dpo.source is not None:
+            raise UserError(
+                f"algo.dpo.source={algo.dpo.source}: algo.loss={algo.loss} learns no preferences; use algo=dpo"
+            )
+        return
+    if cfg.reward.prm.enabled:
+        raise UserError(f"reward={cfg.reward.name} gives step rewards, which algo.loss=dpo does not read")
+    if algo.kl_coef != 0 or not algo.mask_observations:
+        key = "kl_coef" if algo.kl_coef != 0 else "mask_observations"
+        raise UserError(f"algo.{key}={getattr(algo, key)}: algo.loss=dpo has no such term; keep the default")
+    if algo.dpo.source is not None and algo.dpo.reference != "initial":
+        raise UserError(
+            f"algo.dpo.reference={algo.dpo.reference}: the pairs of algo.dpo.source were not sampled by the policy of "
+            "the step; use initial"
         )

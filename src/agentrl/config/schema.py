@@ -34,9 +34,53 @@ class RewardComponentConfig:
 
 
 @dataclass
+class PreferenceConfig:
+    """How trajectories of a group are compared: their scores, the pairs, and the reference (learn/preference.py)."""
+
+    beta: float = 0.1
+    score: str = "sum"  # of token log-ratios in a trajectory's score: sum | turn_mean | token_mean
+    # success | threshold (total reward above pair_threshold) | better (any two different total rewards)
+    pairs: str = "better"
+    pair_threshold: float = 0.0
+    matching: str = "all"  # all pairs of a group | one_to_one
+    pair_shards: int = 1  # compare only inside each of n parts of a group; 1 = the whole group
+    # π_ref: policy (as it is now) | sampled (the same, as the engine noted it) | initial (start of the run)
+    reference: str = "initial"
+
+
+@dataclass
+class PrmConfig(PreferenceConfig):
+    """The implicit process reward model that gives step rewards (iStar)."""
+
+    beta: float = 0.05
+    pairs: str = "success"
+    reference: str = "policy"
+    enabled: bool = False
+    order: str = "score_first"  # step rewards before the model learns from the batch, or after: update_first
+    normalise: str = "none"  # none | batch_max (divide by the batch's largest absolute step reward)
+    weights: str = "lora"  # lora (adapters on the frozen start) | full
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    init: Optional[str] = None  # model folder it starts from; null = what the policy started from
+    learning_rate: float = 1e-4
+    max_grad_norm: float = 10.0
+    epochs: int = 1  # optimiser steps per batch of rollouts
+
+
+@dataclass
+class DpoConfig(PreferenceConfig):
+    """DPO on the policy itself (algo.loss=dpo)."""
+
+    source: Optional[str] = None  # file of preferences, or a run's trajectories; null samples pairs and repeats
+    batch_size: int = 8  # pairs per optimiser step, with a source
+    holdout: float = 0.1  # share of the source's pairs kept for held-out accuracy
+
+
+@dataclass
 class RewardConfig:
     name: str = "verifiable"
     components: dict[str, RewardComponentConfig] = field(default_factory=dict)
+    prm: PrmConfig = field(default_factory=PrmConfig)
 
 
 @dataclass
@@ -109,7 +153,14 @@ class AlgoConfig:
     # whether gigpo and episode_plus_step divide each part by its spread
     episode_std: bool = True
     step_std: bool = True
-    # policy loss: clip | gspo | cispo
+    # episode_plus_step (iStar): each part relative to its group by this base
+    base: str = "grpo"  # grpo (minus the mean) | rloo (minus the mean of the others)
+    step_baseline: str = "all"  # all step rewards of the group | first (those of first turns)
+    step_level: str = "turn"  # turn | token
+    step_merged: bool = False  # one reward a turn, episode + step, before the baseline
+    episode_invalid_penalty: float = 0.0  # taken off the episode's reward at turns with an invalid action
+    step_invalid_penalty: float = 0.0  # taken off the step reward of such turns
+    # policy loss: clip | gspo | cispo, or dpo: pairs of trajectories instead of advantages
     loss: str = "clip"
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -129,6 +180,7 @@ class AlgoConfig:
     overlong_buffer: int = 0
     overlong_limit: int = 0
     overlong_factor: float = 1.0
+    dpo: DpoConfig = field(default_factory=DpoConfig)
     learning_rate: float = 1e-5
     warmup_steps: int = 0
     weight_decay: float = 0.0

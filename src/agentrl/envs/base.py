@@ -154,6 +154,7 @@ class EnvSpec(ABC):
         str
     ] = ()  # strings that end an action; native tool calls have none: the model's end of turn ends them
     tools: Sequence[Mapping[str, Any]] = ()  # JSON-schema functions for the prompt, shown by the chat template
+    shortcuts: Mapping[str, str] = {}  # for `agentrl play`: letter → an action with {} for the typed text
     train_variant: str = "train"
     has_tools: bool = False  # whether actions call tools (Transition.tool_calls), which env.tools=off can silence
 

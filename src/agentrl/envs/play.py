@@ -48,10 +48,14 @@ def main(cfg: Config) -> None:
 
 
 def shortcuts(spec: EnvSpec) -> dict[str, str]:
-    """First letter → tag, for every stop string that closes a tag: ``{"s": "search", "a": "answer"}``."""
+    """Letter → how an action is written, ``{}`` standing for the text: ``{"s": "<search> {} </search>"}``.
+
+    One for every stop string that closes a tag, by its first letter, and the spec's own.
+    """
     tags = [m.group(1) for m in (re.fullmatch(r"</(\w+)>", stop) for stop in spec.stop) if m]
     letters = [tag[0] for tag in tags]
-    return {tag[0]: tag for tag in tags if letters.count(tag[0]) == 1 and tag[0] not in QUIT + HELP}
+    found = {tag[0]: f"<{tag}> {{}} </{tag}>" for tag in tags if letters.count(tag[0]) == 1}
+    return {letter: form for letter, form in {**found, **spec.shortcuts}.items() if letter not in QUIT + HELP}
 
 
 def as_action(line: str, spec: EnvSpec) -> str:
@@ -60,12 +64,12 @@ def as_action(line: str, spec: EnvSpec) -> str:
     if ends:
         return line[: min(ends)]
     letter, _, rest = line.strip().partition(" ")
-    tag = shortcuts(spec).get(letter)
-    return line if tag is None else f"<{tag}> {rest.strip()} </{tag}>"
+    form = shortcuts(spec).get(letter)
+    return line if form is None else form.replace("{}", rest.strip())
 
 
 def _help(spec: EnvSpec) -> str:
-    short = [f"`{letter} text` for <{tag}> text </{tag}>" for letter, tag in shortcuts(spec).items()]
+    short = [f"`{letter} text` for {form.replace('{}', 'text')}" for letter, form in shortcuts(spec).items()]
     return "; ".join([f"An action: {spec.action_grammar}", *short, "`q` quits, `?` shows this"])
 
 

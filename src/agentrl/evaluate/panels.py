@@ -106,8 +106,13 @@ def choose_variants(spec: EnvSpec, names: Sequence[str] | None, heldout: bool) -
 
 def record_hashes(run_dir: Path, tasks: Iterable[Task]) -> None:
     """Append the tasks' hashes to RUN/task_hashes.txt, before they are learned from. Repeats do no harm."""
+    append_hashes(run_dir, (task.hash for task in tasks))
+
+
+def append_hashes(run_dir: Path, hashes: Iterable[str]) -> None:
+    """``record_hashes`` for tasks of which only the hash is known."""
     path = run_dir / HASH_FILE
-    lines = "".join(f"{task.hash}\n" for task in tasks)
+    lines = "".join(f"{task_hash}\n" for task_hash in hashes)
     with path.open("ab+") as file:
         # A kill may have left half a line: do not let it swallow the next hash.
         if file.tell() > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -9,8 +11,9 @@ from transformers import PreTrainedModel
 
 from agentrl.kernels import logits as logits_kernel
 from agentrl.kernels.logits import TokenLogprobs
-from agentrl.learn.packing import MicroBatch
+from agentrl.learn.packing import MicroBatch, pack
 from agentrl.rollout.attention import head_logits, hidden_states, plain_head
+from agentrl.rollout.trajectory import Row
 
 HEAD_CHUNK = 1024  # trained tokens whose logits exist at one time
 
@@ -44,3 +47,19 @@ def token_logprobs(model: PreTrainedModel, batch: MicroBatch, temperature: float
         logps.append(logp)
         entropies.append(entropy)
     return torch.cat(logps), torch.cat(entropies)
+
+
+@torch.no_grad()
+def row_logprobs(
+    model: PreTrainedModel, rows: Sequence[Row], budget: int, temperature: float = 1.0, mask_observations: bool = True
+) -> list[Tensor]:
+    """fp32[n] for each row: log-probabilities of its n trained tokens under the present weights, on the model's device.
+
+    Every row needs a trained token. Rows are packed as in an update, so the numbers are those that its forward gives.
+    """
+    found: list[Tensor] = []
+    for batch in pack(rows, budget, mask_observations):
+        batch = batch.to(next(model.parameters()).device)
+        logp, _ = token_logprobs(model, batch, temperature)
+        found += [logp[batch.row == i] for i in torch.unique_consecutive(batch.row).tolist()]
+    return found

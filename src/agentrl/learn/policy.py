@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from agentrl.algos.baselines import members
 from agentrl.algos.losses import aggregation_weights, policy_loss, summarise
 from agentrl.config.schema import AlgoConfig
-from agentrl.learn.forward import token_logprobs
+from agentrl.learn.forward import row_logprobs, token_logprobs
 from agentrl.learn.optimizer import MasterOptimizer, learning_rate
 from agentrl.learn.packing import MicroBatch, pack
 from agentrl.rollout.trajectory import Group, Row
@@ -51,7 +51,7 @@ class PolicyLearner:
         """
         batches = list(self._minibatches(groups))
         # With one optimiser step per batch the old policy is the current one: no forward is needed to know it.
-        old = self._logprobs(self.model, batches) if len(batches) * self.cfg.epochs > 1 else None
+        old = self._logprobs(batches) if len(batches) * self.cfg.epochs > 1 else None
         history: list[dict[str, float]] = []
         for epoch in range(self.cfg.epochs):
             for number, minibatch in enumerate(batches):
@@ -135,16 +135,14 @@ class PolicyLearner:
         with torch.no_grad():
             return token_logprobs(self.reference, batch, self.temperature)[0]
 
-    @torch.no_grad()
-    def _logprobs(self, model: PreTrainedModel, minibatches: Sequence[Minibatch]) -> dict[int, Tensor]:
+    def _logprobs(self, minibatches: Sequence[Minibatch]) -> dict[int, Tensor]:
         """Log-probabilities of all trained tokens under the present weights, by ``id`` of their row."""
         found: dict[int, Tensor] = {}
         for rows in (minibatch.rows for minibatch in minibatches):
-            for batch in pack(rows, self.micro_batch_tokens, self.cfg.mask_observations):
-                batch = batch.to(next(model.parameters()).device)
-                logp, _ = token_logprobs(model, batch, self.temperature)
-                for i in batch.row.unique().tolist():
-                    found[id(rows[i])] = logp[batch.row == i]
+            values = row_logprobs(
+                self.model, rows, self.micro_batch_tokens, self.temperature, self.cfg.mask_observations
+            )
+            found |= {id(row): value for row, value in zip(rows, values, strict=True)}
         return found
 
 

@@ -98,7 +98,7 @@ class ChatCollector:
             trajectory.error = str(error)
         finally:
             trajectory.stop_reason = reason
-            trajectory.answer = environment.answer()
+            trajectory.answer, trajectory.potential = environment.answer(), environment.potential()
             if environment.failure is not None:
                 trajectory.stop_reason = StopReason.ERROR
                 trajectory.error = trajectory.error or environment.failure
@@ -115,11 +115,11 @@ class ChatCollector:
             limit = min(self.env.max_turn_tokens, self.rollout.max_tokens - length)
             if limit <= 0:
                 return StopReason.CONTEXT_OVERFLOW
-            state_key = environment.state_key()
+            state_key, potential = environment.state_key(), environment.potential()
             key = f"{seed}/{trajectory.task.hash}/{trajectory.member}/{number}"
             draw = int(hashlib.sha256(key.encode()).hexdigest()[:7], 16)
             reply = self.client.complete(messages, limit, sampling.temperature, sampling.top_p, draw, self.spec.tools)
-            turn = self._turn(reply, state_key)
+            turn = self._turn(reply, state_key, potential)
             trajectory.turns.append(turn)
             trajectory.costs.tokens_sampled += reply.tokens_sampled or 0
             trajectory.costs.tokens_prefilled += reply.tokens_prompt or 0
@@ -143,12 +143,12 @@ class ChatCollector:
         trajectory.error = trajectory.error or environment.failure or "stopped"
         return StopReason.ERROR
 
-    def _turn(self, reply: Reply, state_key: str) -> Turn:
+    def _turn(self, reply: Reply, state_key: str, potential: float | None) -> Turn:
         """The action of a reply: its text up to and including the first stop string."""
         ends = [i + len(s) for s in self.spec.stop if (i := reply.text.find(s)) >= 0]
         action = reply.text[: min(ends)] if ends else reply.text
         stop = "stop_string" if ends else "turn_token_limit" if reply.finish == "length" else "end_of_turn"
-        return Turn(reply.text, action, None, Outcome.OK, None, state_key, stop)
+        return Turn(reply.text, action, None, Outcome.OK, None, state_key, stop, potential)
 
     def close(self) -> None:
         self.client.close()

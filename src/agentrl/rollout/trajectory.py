@@ -123,6 +123,7 @@ class RewardComponent:
     weight: float = 1.0
     seconds: float = 0.0
     per_turn: Sequence[float] | None = None
+    per_token: Sequence[np.ndarray] | None = None
     error: str | None = None
 
 

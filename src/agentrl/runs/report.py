@@ -221,7 +221,22 @@ def _example(run: Run, label: str, record: Mapping[str, Any]) -> str:
     facts = f"reward {_number(record['reward_total'])} ({reward}), stopped: {record['stop_reason']}"
     if record["error"]:
         facts += f", error: {record['error']}"
-    return f"<details><summary>{_e(label)}: {_e(record['id'])}</summary><p>{_e(facts)}</p><pre>{text}</pre></details>"
+    body = f"<p>{_e(facts)}</p><pre>{text}</pre>{_turns(record['turns'])}"
+    return f"<details><summary>{_e(label)}: {_e(record['id'])}</summary>{body}</details>"
+
+
+def _turns(turns: Sequence[Mapping[str, Any]]) -> str:
+    """The episode turn by turn: what was done, and the page or answer that came back."""
+    rows = []
+    for number, turn in enumerate(turns, 1):
+        outcome = turn["outcome"] + (f": {turn['error']}" if turn["error"] else "")
+        action, seen = (_e((turn[key] or "").strip()) for key in ("action", "observation"))
+        rows.append(
+            f'<tr><td class="n">{number}</td><td><pre class="sampled">{action}</pre>{_e(outcome)}</td>'
+            f'<td><pre class="observation">{seen}</pre></td></tr>'
+        )
+    head = "<tr><th>turn</th><th>action</th><th>then shown</th></tr>"
+    return f"<details><summary>turn by turn</summary><table>{head}{''.join(rows)}</table></details>" if rows else ""
 
 
 def _configuration(run_dir: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, LoraConfig
 from agentrl.envs.base import EnvSpec, Task
 from agentrl.envs.registry import load_spec
 from agentrl.errors import RunError
@@ -47,11 +47,7 @@ def load_rollout(cfg: Config, checkpoint: Path | str | None, spec: EnvSpec | Non
     if checkpoint is not None:
         check_checkpoint(checkpoint)
     path = str(checkpoint) if checkpoint is not None else resolve(cfg.model)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_model(path, compute_dtype(cfg.model.dtype), cfg.model.lora).to(device)  # type: ignore[arg-type]
-    # From here on attention follows the layout that each forward is given.
-    model.set_attn_implementation("agentrl")
-    compile_norms(model)
+    model = trainable_model(path, cfg.model.dtype, cfg.model.lora)
     renderer = Renderer(load_tokenizer(path))
     if spec is None:
         spec = load_spec(cfg.env)
@@ -59,6 +55,22 @@ def load_rollout(cfg: Config, checkpoint: Path | str | None, spec: EnvSpec | Non
     engine = LocalEngine(model, renderer, cfg.engine.slots, cfg.rollout.max_tokens, spec.stop)
     collector = Collector(engine, renderer, spec, cfg.env, cfg.rollout, cfg.engine)
     return RolloutKit(model, renderer, engine, spec, collector)
+
+
+def trainable_model(path: str, dtype: str, lora: LoraConfig) -> PreTrainedModel:
+    """The model at ``path`` on this machine's device, with the attention and kernels that training uses."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_model(path, compute_dtype(dtype), lora).to(device)  # type: ignore[arg-type]
+    # From here on attention follows the layout that each forward is given.
+    model.set_attn_implementation("agentrl")
+    compile_norms(model)
+    return model
+
+
+def initial_model(cfg: Config) -> PreTrainedModel:
+    """A frozen copy of the weights that the run started from (not of those it was resumed with)."""
+    path = cfg.model.init or resolve(cfg.model)
+    return trainable_model(path, cfg.model.dtype, cfg.model.lora).requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def available_cores() -> int:

@@ -69,7 +69,8 @@ def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
                 step += 1
                 seconds = time.monotonic() - started
                 metrics |= {"epoch": epoch + (i + 1) / steps, "policy/learning_rate": rate, "time/step_s": seconds}
-                if i == steps - 1 and heldout:
+                ending = i == steps - 1 or interrupt.requested
+                if ending and heldout:
                     metrics["loss/heldout"] = heldout_loss(kit.model, heldout, cfg.train.micro_batch_tokens)
                 run.record(step, metrics)
                 progress.update(
@@ -78,9 +79,9 @@ def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
                     heldout=metrics.get("loss/heldout"),
                     tokens_s=metrics["train/tokens"] / seconds,
                 )
-                if interrupt.requested:
+                if ending:
                     break
-            loss = metrics.get("loss/heldout", 0.0 if interrupt.requested or not heldout else float("nan"))
+            loss = metrics.get("loss/heldout", float("nan"))
             if loss < best or not heldout or checkpoint is None:
                 best, worse = loss, 0
                 checkpoint = run.checkpoints.save(step, kit.save, keep=0, best=True)

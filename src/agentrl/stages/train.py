@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 import time
@@ -16,12 +15,15 @@ from transformers import PreTrainedModel
 
 from agentrl.algos import advantages, overlong
 from agentrl.algos.sampling_filter import has_spread
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, LoraConfig
 from agentrl.errors import RunError
 from agentrl.evaluate.panels import Panel, build_panel, record_hashes
 from agentrl.evaluate.runner import quick_eval
+from agentrl.learn.dpo import DpoLearner
 from agentrl.learn.optimizer import MasterOptimizer
 from agentrl.learn.policy import PolicyLearner
+from agentrl.learn.prm import ImplicitPrm
+from agentrl.models.load import resolve
 from agentrl.rewards import Rewards, build, reward_metrics
 from agentrl.rollout.metrics import rollout_metrics
 from agentrl.rollout.sampling import Sampling
@@ -31,7 +33,17 @@ from agentrl.runs.collapse import CollapseWatch
 from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.interrupt import Interrupt
 from agentrl.runs.progress import Progress
-from agentrl.stages.common import RolloutKit, TaskStream, load_rollout, load_state, save_state, starting_point
+from agentrl.stages import preference
+from agentrl.stages.common import (
+    RolloutKit,
+    TaskStream,
+    initial_model,
+    load_rollout,
+    load_state,
+    save_state,
+    starting_point,
+    trainable_model,
+)
 
 SELF_TEST_TASKS = 32
 PANEL_SEED_OFFSET = 500_009  # the small panel evaluated during training is not the final one
@@ -43,9 +55,22 @@ class TrainState:
 
     step: int  # finished steps
     stream: TaskStream
-    learner: PolicyLearner
+    learner: PolicyLearner | DpoLearner
     watch: CollapseWatch
+    prm: ImplicitPrm | None = None
     best: float = -math.inf
+
+    def save(self, folder: Path) -> None:
+        """Write everything into a checkpoint's folder, beside the policy's weights."""
+        save_state(folder, self.learner.optimizer, self.to_json())
+        if self.prm is not None:
+            self.prm.save(folder / "trainer")
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on exactly from what ``save`` wrote."""
+        self.restore(load_state(checkpoint, self.learner.optimizer))
+        if self.prm is not None:
+            self.prm.load(checkpoint / "trainer")
 
     def to_json(self) -> dict[str, Any]:
         best = None if math.isinf(self.best) else self.best
@@ -70,6 +95,27 @@ def main(cfg: Config, steps: int | None = None) -> Path:
     A resumed run follows the config stored in its folder; ``steps`` is a new number of steps for it.
     """
     console = Console(stderr=True)
+    cfg, run, start, checkpoint = begin(cfg, steps, console)
+    if cfg.algo.dpo.source is not None:
+        return preference.main(cfg, run, start, checkpoint, console)
+    with run.ending():
+        kit = load_rollout(cfg, start)
+        rewards = build(cfg.reward, kit.spec, cfg.train.seed)
+        state = new_state(cfg, kit)
+        if checkpoint is not None:
+            state.load(checkpoint)
+        else:
+            run.update(data_hashes=dict(kit.spec.data_hashes()), environment=dict(kit.spec.facts()))
+            rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
+        last = train(cfg, kit, rewards, state, run, console)
+    console.print(f"checkpoint: {last}")
+    return last
+
+
+def begin(cfg: Config, steps: int | None, console: Console) -> tuple[Config, Run, Path | None, Path | None]:
+    """Make or reopen the run: its config, its folder, the weights to load (None: the base model), the checkpoint to
+    go on from.
+    """
     if cfg.run.resume:
         run = Run.open(resolve_run(cfg.run.resume, cfg.run.root))
         checkpoint = run.checkpoints.last()
@@ -79,33 +125,27 @@ def main(cfg: Config, steps: int | None = None) -> Path:
         start = checkpoint or (Path(cfg.model.init) if cfg.model.init else None)
         run.rewind(0 if checkpoint is None else int(checkpoint.name.split("-")[1]))
         console.print(f"going on with {run.dir} from {checkpoint or 'its start'}")
+        return cfg, run, start, checkpoint
+    start = starting_point(cfg, ("sft",))
+    # What was found goes into the stored config: a resumed run must not look for something newer.
+    cfg = replace(cfg, model=replace(cfg.model, init=str(start.resolve()) if start else None))
+    cfg.algo.dpo.source, cfg.reward.prm.init = map(absolute, (cfg.algo.dpo.source, cfg.reward.prm.init))
+    run = Run.create(cfg, "train", sys.argv)
+    run.update(starts_from=cfg.model.init)
+    console.print(f"RL on {cfg.env.name} with reward={cfg.reward.name}, algo={cfg.algo.name}, run {run.dir}")
+    if start is None:
+        console.print(
+            f"starting from the base model {cfg.model.path or cfg.model.name}: no cold start was found, so formats "
+            f"will be learned slowly (make one with: agentrl sft-coldstart env={cfg.env.name})"
+        )
     else:
-        start = starting_point(cfg, ("sft",))
-        checkpoint = None
-        # What was found goes into the stored config: a resumed run must not look for something newer.
-        cfg = replace(cfg, model=replace(cfg.model, init=str(start.resolve()) if start else None))
-        run = Run.create(cfg, "train", sys.argv)
-        run.update(starts_from=cfg.model.init)
-        console.print(f"RL on {cfg.env.name} with reward={cfg.reward.name}, algo={cfg.algo.name}, run {run.dir}")
-        if start is None:
-            console.print(
-                f"starting from the base model {cfg.model.path or cfg.model.name}: no cold start was found, so formats "
-                f"will be learned slowly (make one with: agentrl sft-coldstart env={cfg.env.name})"
-            )
-        else:
-            console.print(f"starting from {start}")
-    with run.ending():
-        kit = load_rollout(cfg, start)
-        rewards = build(cfg.reward, kit.spec, cfg.train.seed)
-        state = new_state(cfg, kit)
-        if checkpoint is not None:
-            state.restore(load_state(checkpoint, state.learner.optimizer))
-        else:
-            run.update(data_hashes=dict(kit.spec.data_hashes()), environment=dict(kit.spec.facts()))
-            rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
-        last = train(cfg, kit, rewards, state, run, console)
-    console.print(f"checkpoint: {last}")
-    return last
+        console.print(f"starting from {start}")
+    return cfg, run, start, None
+
+
+def absolute(path: str | None) -> str | None:
+    """A path of the config as it must stand in a run that may be resumed from another folder."""
+    return None if path is None else str(Path(path).expanduser().resolve())
 
 
 def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, console: Console) -> Path:
@@ -121,6 +161,9 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             clock.lap("time/rollout_s")
             metrics |= engine_metrics(kit, clock)
             metrics |= overlong.apply(groups, cfg.algo)
+            if state.prm is not None:
+                metrics |= state.prm.score(groups, lambda f: progress.tick(0.5 + f / 4, "reward model"))
+                clock.lap("time/prm_s")
             metrics |= advantages.annotate(groups, cfg.algo)
             metrics |= state.learner.update(groups, lambda f: progress.tick(0.5 + f / 2, "update"))
             clock.lap("time/update_s")
@@ -165,21 +208,27 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
 
 def new_state(cfg: Config, kit: RolloutKit) -> TrainState:
     """The state before the first step, for the weights that ``kit`` holds."""
-    algo = cfg.algo
+    algo, prm = cfg.algo, cfg.reward.prm
     optimizer = MasterOptimizer(kit.model, algo.weight_decay, (algo.adam_beta1, algo.adam_beta2))
-    reference = None
-    if algo.kl_coef != 0:
-        reference = reference_model(cfg, kit)
-    learner = PolicyLearner(
-        kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, reference
-    )
-    return TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
+    dpo = algo.loss == "dpo"
+    compared = (algo.dpo.reference if dpo else None, prm.reference if prm.enabled else None)
+    initial = initial_model(cfg) if algo.kl_coef != 0 or "initial" in compared else None
+    kind: type[DpoLearner] | type[PolicyLearner] = DpoLearner if dpo else PolicyLearner
+    learner = kind(kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, initial)
+    state = TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
+    if prm.enabled:
+        state.prm = new_prm(cfg, kit.model, initial)
+    return state
 
 
-def reference_model(cfg: Config, kit: RolloutKit) -> PreTrainedModel:
-    """A frozen copy of the weights that the run started from (not of those it was resumed with)."""
-    model = load_rollout(cfg, cfg.model.init, kit.spec).model if cfg.run.resume else copy.deepcopy(kit.model)
-    return model.requires_grad_(False)  # type: ignore[no-any-return]
+def new_prm(cfg: Config, policy: PreTrainedModel, initial: PreTrainedModel | None) -> ImplicitPrm:
+    """The process reward model before it has learned anything."""
+    prm = cfg.reward.prm
+    lora = LoraConfig(prm.weights == "lora", prm.lora_rank, prm.lora_alpha)
+    model = trainable_model(prm.init or cfg.model.init or resolve(cfg.model), cfg.model.dtype, lora)
+    optimizer = MasterOptimizer(model, 0.0, (cfg.algo.adam_beta1, cfg.algo.adam_beta2))
+    temperature = cfg.rollout.temperature or 1.0
+    return ImplicitPrm(model, optimizer, prm, policy, cfg.train.micro_batch_tokens, temperature, initial)
 
 
 def sample(
@@ -238,7 +287,7 @@ def save(cfg: Config, kit: RolloutKit, state: TrainState, run: Run, metrics: dic
 
     def write(folder: Path) -> None:
         kit.save(folder)
-        save_state(folder, state.learner.optimizer, state.to_json())
+        state.save(folder)
 
     return run.checkpoints.save(state.step, write, cfg.train.keep, best=best)
 

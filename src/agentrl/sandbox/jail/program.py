@@ -104,16 +104,17 @@ def lock_down(base: Base, order: Mapping[str, Any]) -> int | None:
     else:
         landlock.restrict(landlock.ruleset(base.abi, ("/",), (), ("/tmp",), tree.DEVICES))
     linux.close_except(CODE, REPORT)
-    code = seccomp.program(
-        linux.machine(),
-        fork="notify" if session else "allow" if base.level >= 3 else "refuse",
-        files=base.level >= 2,
-        # A session goes on in other processes than the one that installs this, and its number may get a new owner.
-        signal_pid=None if base.level >= 2 else seccomp.NO_PID if session else os.getpid(),
-        truncate=base.abi >= 3,
-    )
+    code = system_calls(base, session)
     listener = seccomp.install(code, listener=session)
     return listener if session else None
+
+
+def system_calls(base: Base, session: bool) -> bytes:
+    """The filter of one program; at levels 2 and 3 always the same, made by the fork server before it forks."""
+    # A session goes on in other processes than the one that installs this, and its number may get a new owner.
+    pid = None if base.level >= 2 else seccomp.NO_PID if session else os.getpid()
+    fork = "notify" if session else "allow" if base.level >= 3 else "refuse"
+    return seccomp.program(linux.machine(), fork=fork, files=base.level >= 2, signal_pid=pid, truncate=base.abi >= 3)
 
 
 def _own_user(uid: int, read_as_root: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -255,6 +256,7 @@ def _arguments(fork: str, signal_pid: int | None, truncate: bool) -> dict[str, t
     return rules
 
 
+@functools.lru_cache(maxsize=16)
 def program(
     architecture: str,
     *,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from . import landlock, linux, seccomp, supervisor, tree, wire
+from . import landlock, linux, program, seccomp, supervisor, tree, wire
 
 
 class Base(NamedTuple):
@@ -63,6 +63,9 @@ def serve(sock: socket.socket, config: Mapping[str, Any], proc: int, pid_namespa
     base = Base(level, abi, as_root, own_uid, private, proc, ruleset)
     if level < 2:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    if level >= 2:
+        for session in (False, True):
+            program.system_calls(base, session)
     with open(os.open("self/statm", os.O_RDONLY, dir_fd=proc)) as file:
         size = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     gc.collect()
