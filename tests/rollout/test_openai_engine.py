@@ -147,3 +147,17 @@ def test_it_is_for_evaluation_only(stage):
         compose(["engine=openai", "engine.model=m"], stage=stage)
     with pytest.raises(UserError, match=r"engine\.model"):
         compose(["engine=openai"], stage="eval")
+
+
+def test_a_window_shows_the_task_and_the_last_steps(server):
+    spec = ScriptedSpec()
+    task = scripts("ok", "ok", "ok", "done")
+    run = collector(server, spec, "rollout.window=1", "env.max_turns=4", "engine.slots=1")
+    (group,) = run.collect([task], 1, Sampling(), seed=1, step=0)
+    (trajectory,) = group.trajectories
+    sent = [r["messages"] for r in server.requests]
+    assert [len(m) for m in sent] == [1, 3, 3, 3] and len(trajectory.turns) == 4
+    assert sent[1][0]["content"] == task.question
+    for number in (2, 3):
+        assert sent[number][0]["content"] == f"{task.question}\n[{number - 1} earlier steps not shown]"
+        assert sent[number][1]["content"] == trajectory.turns[number - 1].action

@@ -109,7 +109,7 @@ class ChatCollector:
         self, trajectory: Trajectory, environment: Guarded, messages: list[Message], sampling: Sampling, seed: int
     ) -> StopReason:
         """Act until the episode ends; ``messages`` grows. Why it ended."""
-        length = 0
+        length, prompt = 0, len(messages)
         while environment.failure is None and not self._stop.is_set():
             number = len(trajectory.turns)
             limit = min(self.env.max_turn_tokens, self.rollout.max_tokens - length)
@@ -118,7 +118,8 @@ class ChatCollector:
             state_key, potential = environment.state_key(), environment.potential()
             key = f"{seed}/{trajectory.task.hash}/{trajectory.member}/{number}"
             draw = int(hashlib.sha256(key.encode()).hexdigest()[:7], 16)
-            reply = self.client.complete(messages, limit, sampling.temperature, sampling.top_p, draw, self.spec.tools)
+            seen = shown(messages, prompt, self.rollout.window)
+            reply = self.client.complete(seen, limit, sampling.temperature, sampling.top_p, draw, self.spec.tools)
             turn = self._turn(reply, state_key, potential)
             trajectory.turns.append(turn)
             trajectory.costs.tokens_sampled += reply.tokens_sampled or 0
@@ -159,6 +160,16 @@ def _tokens(reply: Reply, messages: Sequence[Message]) -> int:
     if reply.tokens_prompt is None or reply.tokens_sampled is None:
         return sum(len(m["content"]) for m in messages) // CHARACTERS
     return reply.tokens_prompt + reply.tokens_sampled + len(messages[-1]["content"]) // CHARACTERS
+
+
+def shown(messages: Sequence[Message], prompt: int, window: int | None) -> list[Message]:
+    """The conversation with the last ``window`` pairs of action and observation behind its ``prompt`` messages."""
+    hidden = 0 if window is None else (len(messages) - prompt) // 2 - window
+    if hidden <= 0:
+        return list(messages)
+    task = dict(messages[prompt - 1])
+    task["content"] += f"\n[{hidden} earlier steps not shown]"
+    return [*messages[: prompt - 1], task, *messages[prompt + 2 * hidden :]]
 
 
 def shorten(observation: Observation, max_tokens: int) -> str:
