@@ -52,7 +52,7 @@ FUNCTIONS = (
     Function("count_pairs", "numbers, target", "how many pairs i < j have numbers[i] + numbers[j] == target",
              "    n = len(numbers)\n"
              "    return sum(numbers[i] + numbers[j] == target for i in range(n) for j in range(i))",
-             lambda r: (_numbers(r), r.randint(0, 60))),
+             lambda r: ((xs := _numbers(r)), xs[0] + xs[-1] + r.choice((0, 0, 1)))),
     Function("rotate", "text, k", "text with its first k characters moved to the end (k may exceed its length)",
              "    k %= len(text)\n    return text[k:] + text[:k]", lambda r: (_text(r), r.randint(0, 20))),
     Function("running_max", "numbers", "the list of the largest value so far at each position of numbers",
