@@ -61,7 +61,10 @@ def test_every_number_has_a_bound_and_every_rule_a_key() -> None:
 )
 def test_every_shipped_choice_composes(group: str, name: str) -> None:
     # choices that say what they need beside them
-    needed = {"potential": ["algo.estimator=episode_plus_step"], "openai": ["engine.model=some-model"]}
+    steps = ["algo.estimator=episode_plus_step"]
+    needed = {"potential": steps, "implicit_step": steps, "implicit_step_released": steps}
+    needed |= {"openai": ["engine.model=some-model"]}
+    needed |= dict.fromkeys(("istar", "istar_merged", "istar_released", "istar_token"), ["reward=implicit_step"])
     stage = "eval" if name == "openai" else "train"  # it is for evaluation only
     cfg = compose([f"{group}={name}", *needed.get(name, [])], stage=stage)
     if group != "experiment":
@@ -179,7 +182,7 @@ def test_wrong_overrides_are_named(override: str, parts: list[str]) -> None:
         (["rollout.temperature=0"], "train", "greedy"),
         (["algo.group_size=1"], "train", "at least 2"),
         (["reward=potential"], "train", "algo.estimator=grpo reads only the episode's reward"),
-        (["algo.estimator=episode_plus_step"], "train", "use reward=potential"),
+        (["algo.estimator=episode_plus_step"], "train", "or reward=potential"),
         (["reward.components.verifiable.weight=0"], "train", "weight"),
         (["algo.aggregation=constant"], None, "algo.aggregation_constant"),
         (["algo.overlong_buffer=9"], None, "algo.overlong_limit"),
