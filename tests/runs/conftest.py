@@ -67,7 +67,7 @@ def make_trajectory(
         member=member,
         policy_step=step,
         rows=[row],
-        turns=[Turn(action, action, observation, Outcome.OK, None, "s0", "stop_string", 1, 0.1, {"query": "é"})],
+        turns=[Turn(action, action, observation, Outcome.OK, None, "s0", "stop_string", None, 1, 0.1, {"query": "é"})],
         stop_reason=stop,
         error="search server down" if stop is StopReason.ERROR else None,
         answer="x" if reward else None,
