@@ -217,10 +217,9 @@ def _facts(out: Console, record: dict[str, Any]) -> None:
 
 
 def _legend(out: Console, stage: str) -> None:
-    words = {"prompt": "prompt", "sampled": sampled_label(stage), "observation": "observation"}
     legend = Text("origin: ")
     for name, style in STYLES.items():
-        legend.append(words[name], style).append("  ")
+        legend.append(sampled_label(stage) if name == "sampled" else name, style).append("  ")
     out.print(legend)
 
 
