@@ -127,15 +127,18 @@ def train_reward(overrides: Overrides = None, cfg: Cfg = False, config_dir: Conf
     ),
 )
 def train(overrides: Overrides = None, cfg: Cfg = False, config_dir: ConfigDir = None) -> None:
+    from agentrl.config.rules import CHANGEABLE
+
     config = _compose(overrides, config_dir, "train", cfg)
     given = {o.lstrip("+~").partition("=")[0] for o in overrides or []}
-    if config.run.resume and (other := sorted(given - {"run.resume", "run.root", "train.steps"})):
+    if config.run.resume and (other := sorted(given - {"run.resume", "run.root"} - CHANGEABLE)):
         raise UserError(
-            f"{other[0]}: a resumed run keeps its own config; beside run.resume only train.steps can be given"
+            f"{other[0]}: a resumed run keeps its own config; beside run.resume only train.steps and budget.* can be "
+            "given"
         )
     from agentrl.stages import train as stage
 
-    stage.main(config, config.train.steps if "train.steps" in given else None)
+    stage.main(config, given)
 
 
 @app.command(
@@ -166,6 +169,27 @@ def evaluate(
     from agentrl.stages import evaluate as stage
 
     stage.main(config, heldout=heldout, checkpoints=list(checkpoint or []), base=base)
+
+
+@app.command(
+    short_help="Forecast time, tokens and money of a training run.",
+    help=_stage_help(
+        "Run a few steps of `agentrl train` in a folder that is thrown away, and forecast the whole run: time, tokens, "
+        "tool calls and money, with an error bar, beside the budgets.",
+        "agentrl estimate env=search",
+        "agentrl estimate train.steps=200 price=cloud_cpu budget.money=2",
+    ),
+)
+def estimate(
+    overrides: Overrides = None,
+    calibration: Annotated[int, typer.Option("--steps", min=1, help="Steps to measure.")] = 3,
+    cfg: Cfg = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    config = _compose(overrides, config_dir, "train", cfg)
+    from agentrl.stages import estimate as stage
+
+    stage.main(config, calibration)
 
 
 @app.command(

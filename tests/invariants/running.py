@@ -97,6 +97,12 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in m.items() if not k.startswith("time/") and "tokens_per_s" not in k} for m in lines]
 
 
+def counts_of(folder: Path) -> dict[str, Any]:
+    """The ledger's totals without what a clock decides: a step that was done again counts once."""
+    totals = json.loads((folder / "ledger.json").read_text())["totals"]
+    return {k: v for k, v in totals.items() if k not in ("wall_s", "tool_s", "money")}
+
+
 def weights_of(folder: Path, name: str = "last") -> dict[str, Tensor]:
     """All tensors of a checkpoint: the model's and the optimiser's."""
     checkpoint = folder / "checkpoints" / name
@@ -117,6 +123,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def assert_identical(a: Path, b: Path) -> None:
     """Metrics, weights, optimiser, trainer state and trajectories, bit for bit (times aside)."""
     assert metrics_of(a) == metrics_of(b)
+    assert counts_of(a) == counts_of(b)
     for name in ("last", "best"):
         one, two = weights_of(a, name), weights_of(b, name)
         assert one.keys() == two.keys()

@@ -95,11 +95,16 @@ def test_only_new_observation_tokens_are_prefilled(kits):
     kit = kits("tiny")
     engine = make_engine(kit, slots=4)
     jobs = make_jobs(kit, groups=2, members=2, turns=4)
-    play(engine, jobs)
+    rows = play(engine, jobs)
     prompts = sum(len(j.prompt) - 1 for j in jobs[::2])
     observations = sum(len(o) for j in jobs for o in j.observations)
     # The last sampled token of an action is computed together with the observation, whose last one is decoded.
-    assert engine.take_stats().tokens_prefilled == prompts + observations
+    stats = engine.take_stats()
+    assert stats.tokens_prefilled == prompts + observations
+    # All tokens of a row but the last are computed once, each with itself and all before it; a prompt once a group.
+    pairs = sum(len(rows[j.key].ids) * (len(rows[j.key].ids) - 1) // 2 for j in jobs)
+    shared = sum(len(j.prompt) * (len(j.prompt) - 1) // 2 for j in jobs[1::2])
+    assert stats.attended_prefilled + stats.attended_sampled == pairs - shared
 
 
 def test_a_prompt_of_one_token_is_shared_too(kits):

@@ -39,15 +39,14 @@ def test_config_comes_back_equal(config: Config) -> None:
 def test_run_json_names_what_the_run_stands_on(config: Config) -> None:
     run = Run.create(config, "train", ["agentrl", "train"])
     run.update(panel_hashes={"train": "abc"}, starts_from=Path("a/b"))
-    run.record(1, {"cost/tokens_sampled": 5})
-    run.record(2, {"cost/tokens_sampled": 7})
+    run.ledger.add("rollout", tokens_sampled=12)
     run.finish()
     facts = Run.open(run.dir).facts()
     assert facts["command"] == ["agentrl", "train"]
     assert facts["versions"]["torch"] and facts["hardware"]["cores"] >= 1
     assert facts["panel_hashes"] == {"train": "abc"} and facts["starts_from"] == "a/b"
     assert facts["status"] == "finished" and facts["finished"] >= facts["started"]
-    assert facts["costs"] == {"cost/tokens_sampled": 12}
+    assert facts["costs"]["tokens_sampled"] == 12
 
 
 def test_run_dir_is_refused_when_something_is_in_it(config: Config, tmp_path: Path) -> None:
@@ -208,7 +207,7 @@ def test_a_full_disk_at_the_end_does_not_hide_why_the_run_failed(config: Config)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
         run.finish("failed")
-        with pytest.raises(RunError, match=r"disk full while writing run\.json"):
+        with pytest.raises(RunError, match=r"disk full while writing ledger\.jsonl"):
             run.finish("finished")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

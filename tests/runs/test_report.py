@@ -10,7 +10,7 @@ import pytest
 from agentrl.envs.base import Task
 from agentrl.errors import UserError
 from agentrl.rollout.trajectory import Group
-from agentrl.runs import ledger, report
+from agentrl.runs import report
 from agentrl.runs.folder import Run
 from agentrl.runs.plots import series
 
@@ -34,9 +34,9 @@ class Balanced(HTMLParser):
 
 def test_report_is_one_page_without_outside_assets(run: Run, groups: list[Group]) -> None:
     for step in range(1, 4):
-        run.record(
-            step, {"reward/mean": step / 3, "policy/entropy": None, "loss/policy": 0.1, "cost/tokens_sampled": 5}
-        )
+        run.ledger.add("rollout", tokens_sampled=5, tool_calls=2)
+        run.ledger.close(step)
+        run.record(step, {"reward/mean": step / 3, "policy/entropy": None, "loss/policy": 0.1})
     run.warn(2, "entropy", "fell below 0.1 <b>")
     run.save_trajectories(3, groups)
     panel = {
@@ -59,7 +59,7 @@ def test_report_is_one_page_without_outside_assets(run: Run, groups: list[Group]
     assert "fell below 0.1 &lt;b&gt;" in page and page.count("0.2 – 0.8") == 2
     assert '<span class="sampled">&lt;search&gt;é🙂&lt;/search&gt;</span>' in page
     assert "search server down" in page
-    assert re.search(r"cost/tokens_sampled</td><td class=\"n\">15<", page)
+    assert re.search(r"<td>rollout</td><td[^>]*>0:00</td><td[^>]*>15</td>", page)
 
 
 def test_text_from_outside_cannot_become_markup(run: Run, encode: Callable[[str], list[int]]) -> None:
@@ -80,11 +80,3 @@ def test_a_run_that_has_just_begun_or_was_killed_has_a_report(run: Run) -> None:
 def test_series_leaves_out_missing_values() -> None:
     metrics = [{"step": 1, "a/x": 1.0}, {"step": 2, "a/x": None, "a/y": 3}, {"step": 3, "a/x": 2}]
     assert series(metrics, ["a/*"]) == {"a/x": ([1, 3], [1.0, 2.0]), "a/y": ([2], [3.0])}
-
-
-def test_costs_of_a_step_and_of_a_run() -> None:
-    metrics = {"cost/tokens_sampled": 30, "cost/tokens_prefilled": 20, "train/tokens": 100, "tools/calls": 2}
-    assert ledger.operations(metrics, 10) == {"cost/flops_sampling": 1000, "cost/flops_training": 6000}
-    assert ledger.operations({}, 10) == {"cost/flops_sampling": 0, "cost/flops_training": 0}
-    lines = [{**metrics, "time/step_s": 1.5, "reward/mean": 1}, {**metrics, "time/step_s": None}]
-    assert ledger.totals(lines) == {**{k: 2 * v for k, v in metrics.items()}, "time/step_s": 1.5}

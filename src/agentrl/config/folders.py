@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentrl.errors import UserError
 
-GROUPS = ("env", "reward", "algo", "model", "engine", "experiment")
+GROUPS = ("env", "reward", "algo", "model", "engine", "price", "experiment")
 
 
 def shipped_folder() -> Path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from agentrl.config.schema import Config
+from agentrl.config.schema import BudgetConfig, Config
 from agentrl.errors import UserError, nearest
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -42,6 +42,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "reward.prm.order": ("score_first", "update_first"),
     "reward.prm.normalise": ("none", "batch_max"),
     "reward.prm.weights": ("lora", "full"),
+    "train.on_hack": ("warn", "drop", "stop"),
     "run.tracker": ("tensorboard", "wandb", "mlflow", "trackio", "none"),
 }
 
@@ -53,6 +54,10 @@ STEP_REWARD_KINDS = ("potential",)
 
 STEP_ESTIMATORS = ("gigpo", "episode_plus_step")
 """Estimators that read the rewards of steps."""
+
+
+CHANGEABLE = frozenset({"train.steps", *(f"budget.{f.name}" for f in fields(BudgetConfig))})
+"""Keys that a resumed run takes anew; all others are those of its stored config."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,17 @@ BOUNDS: dict[str, Bound] = {
     "advise.tasks": POSITIVE_COUNT,
     "advise.samples": Bound(low=2),
     "control.margin": Bound(low=0, high=1, strict_low=True),
+    "budget.tokens": POSITIVE_COUNT,
+    "budget.tool_calls": POSITIVE_COUNT,
+    "budget.wall": POSITIVE,
+    "budget.money": POSITIVE,
+    "price.machine_hour": COUNT,
+    "price.tool_call": COUNT,
+    "price.judge_call": COUNT,
+    "price.judge_tokens_in": COUNT,
+    "price.judge_tokens_out": COUNT,
+    "price.policy_tokens_in": COUNT,
+    "price.policy_tokens_out": COUNT,
 }
 
 
@@ -214,6 +230,8 @@ def check_together(cfg: Config, stage: str | None) -> None:
         for key, what in (("url", "the endpoint's base address"), ("model", "the name by which the server knows it")):
             if getattr(cfg.engine, key) is None:
                 raise UserError(f"engine=openai needs engine.{key}, {what}")
+    if cfg.run.resume is None:  # a resumed run has the prices of its stored config
+        check_budget(cfg)
     if stage != "train":
         return
     _check_dpo(cfg)
@@ -277,4 +295,13 @@ def _check_dpo(cfg: Config) -> None:
         raise UserError(
             f"algo.dpo.reference={algo.dpo.reference}: the pairs of algo.dpo.source were not sampled by the policy of "
             "the step; use initial"
+        )
+
+
+def check_budget(cfg: Config) -> None:
+    """A budget of money needs a price. Raises UserError."""
+    if cfg.budget.money is not None and not any(isinstance(v, float) and v > 0 for v in vars(cfg.price).values()):
+        raise UserError(
+            f"budget.money={cfg.budget.money:g} can never be spent: price={cfg.price.name} has no price above 0. "
+            "Choose another price table, or set e.g. price.machine_hour"
         )

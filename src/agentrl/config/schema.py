@@ -230,6 +230,7 @@ class TrainConfig:
     eval_tasks: int = 32
     micro_batch_tokens: int = 4096  # tokens per forward/backward
     stop_on_collapse: bool = False
+    on_hack: str = "warn"  # warn | drop (offending trajectories teach nothing) | stop (and the run ends, saved)
 
 
 @dataclass
@@ -261,6 +262,31 @@ class AdviseConfig:
 
 
 @dataclass
+class BudgetConfig:
+    """What a run may spend. It stops, saved, at the first that is spent; null = no limit."""
+
+    tokens: Optional[int] = None  # sampled or prefilled; in the cold start: trained on
+    tool_calls: Optional[int] = None
+    wall: Optional[float] = None  # seconds
+    money: Optional[float] = None  # in price.currency
+
+
+@dataclass
+class PriceConfig:
+    """What things cost, in ``currency``; the ledger turns counts into money with it."""
+
+    name: str = "free"
+    currency: str = "USD"
+    machine_hour: float = 0.0  # this machine, per hour of wall time
+    tool_call: float = 0.0  # per call
+    judge_call: float = 0.0  # per call
+    judge_tokens_in: float = 0.0  # per million
+    judge_tokens_out: float = 0.0  # per million
+    policy_tokens_in: float = 0.0  # per million tokens prefilled, where the policy is an API
+    policy_tokens_out: float = 0.0  # per million tokens sampled
+
+
+@dataclass
 class RunConfig:
     dir: Optional[str] = None  # null = outputs/<date>/<time>-<stage>-<env>
     root: str = "outputs"
@@ -283,4 +309,6 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     advise: AdviseConfig = field(default_factory=AdviseConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    price: PriceConfig = field(default_factory=PriceConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -51,15 +51,24 @@ def token_logprobs(model: PreTrainedModel, batch: MicroBatch, temperature: float
 
 @torch.no_grad()
 def row_logprobs(
-    model: PreTrainedModel, rows: Sequence[Row], budget: int, temperature: float = 1.0, mask_observations: bool = True
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    budget: int,
+    temperature: float = 1.0,
+    mask_observations: bool = True,
+    counts: dict[str, float] | None = None,
 ) -> list[Tensor]:
     """fp32[n] for each row: log-probabilities of its n trained tokens under the present weights, on the model's device.
 
     Every row needs a trained token. Rows are packed as in an update, so the numbers are those that its forward gives.
+    ``train/tokens_forward`` and ``train/attended_forward`` of the passes are added to ``counts``.
     """
     found: list[Tensor] = []
     for batch in pack(rows, budget, mask_observations):
         batch = batch.to(next(model.parameters()).device)
         logp, _ = token_logprobs(model, batch, temperature)
+        for name, number in (("train/tokens_forward", len(batch.ids)), ("train/attended_forward", batch.attended)):
+            if counts is not None:
+                counts[name] = counts.get(name, 0.0) + number
         found += [logp[batch.row == i] for i in torch.unique_consecutive(batch.row).tolist()]
     return found

@@ -34,6 +34,12 @@ class MicroBatch:
     engine_logp: Tensor
     sampled: Tensor
 
+    @property
+    def attended(self) -> int:
+        """Pairs of a token and a key that it attends to, itself among them."""
+        lengths = [(s.end - s.start, s.prefix_end - s.prefix_start) for s in self.segments]
+        return sum(n * prefix + n * (n + 1) // 2 for n, prefix in lengths)
+
     def layout(self) -> PackedLayout:
         return PackedLayout(self.segments)
 

@@ -51,8 +51,11 @@ class PolicyLearner:
         """
         batches = list(self._minibatches(groups))
         # With one optimiser step per batch the old policy is the current one: no forward is needed to know it.
-        old = self._logprobs(batches) if len(batches) * self.cfg.epochs > 1 else None
+        old: dict[int, Tensor] | None = None
         history: list[dict[str, float]] = []
+        if len(batches) * self.cfg.epochs > 1:
+            old, counts = self._logprobs(batches)
+            history.append(counts)
         for epoch in range(self.cfg.epochs):
             for number, minibatch in enumerate(batches):
                 part, parts = epoch * len(batches) + number, self.cfg.epochs * len(batches)
@@ -127,6 +130,10 @@ class PolicyLearner:
         metrics["policy/learning_rate"] = rate
         metrics["train/rows"] = float(len(needed))
         metrics["train/tokens"] = float(sum(len(b.ids) for b in batches))
+        metrics["train/attended"] = float(sum(b.attended for b in batches))
+        if self.reference is not None:
+            metrics["train/tokens_forward"] = metrics["train/tokens"]
+            metrics["train/attended_forward"] = metrics["train/attended"]
         return metrics
 
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
@@ -135,15 +142,17 @@ class PolicyLearner:
         with torch.no_grad():
             return token_logprobs(self.reference, batch, self.temperature)[0]
 
-    def _logprobs(self, minibatches: Sequence[Minibatch]) -> dict[int, Tensor]:
-        """Log-probabilities of all trained tokens under the present weights, by ``id`` of their row."""
+    def _logprobs(self, minibatches: Sequence[Minibatch]) -> tuple[dict[int, Tensor], dict[str, float]]:
+        """Log-probabilities of all trained tokens under the present weights, by ``id`` of their row, and the counts of
+        the forward passes."""
         found: dict[int, Tensor] = {}
+        counts: dict[str, float] = {}
         for rows in (minibatch.rows for minibatch in minibatches):
             values = row_logprobs(
-                self.model, rows, self.micro_batch_tokens, self.temperature, self.cfg.mask_observations
+                self.model, rows, self.micro_batch_tokens, self.temperature, self.cfg.mask_observations, counts
             )
             found |= {id(row): value for row, value in zip(rows, values, strict=True)}
-        return found
+        return found, counts
 
 
 def _part_done(on_progress: Callable[[float], None], part: int, parts: int, share: float) -> None:

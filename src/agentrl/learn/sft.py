@@ -23,7 +23,7 @@ def sft_step(
 ) -> dict[str, float]:
     """One optimiser step on the mean negative log-likelihood over all sampled-origin tokens of the rows."""
     total = max(1, sum(int(row.sampled.sum()) for row in rows))
-    loss_sum, tokens = 0.0, 0
+    loss_sum, tokens, attended = 0.0, 0, 0
     for batch in pack(rows, micro_batch_tokens):
         batch = batch.to(next(model.parameters()).device)
         logp, _ = token_logprobs(model, batch)
@@ -31,21 +31,34 @@ def sft_step(
         loss.backward()
         loss_sum += float(loss.detach())
         tokens += len(batch.ids)
+        attended += batch.attended
     norm = optimizer.step(learning_rate, max_norm)
-    return {"loss/sft": loss_sum, "policy/grad_norm": norm, "train/tokens": float(tokens)}
+    return {
+        "loss/sft": loss_sum,
+        "policy/grad_norm": norm,
+        "train/tokens": float(tokens),
+        "train/attended": float(attended),
+    }
 
 
 @torch.no_grad()
 def heldout_loss(
     model: PreTrainedModel, rows: Sequence[Row], micro_batch_tokens: int, on_progress: Callable[[], None] | None = None
-) -> float:
-    """Mean negative log-likelihood per action token; NaN without rows."""
-    total, tokens = 0.0, 0
+) -> dict[str, float]:
+    """``loss/heldout``: mean negative log-likelihood per action token, NaN without rows; and the counts of the forward
+    passes, ``train/tokens_forward`` and ``train/attended_forward``."""
+    total, trained, tokens, attended = 0.0, 0, 0, 0
     for batch in pack(rows, micro_batch_tokens):
         batch = batch.to(next(model.parameters()).device)
         logp, _ = token_logprobs(model, batch)
         total -= float(logp.sum())
-        tokens += len(logp)
+        trained += len(logp)
+        tokens += len(batch.ids)
+        attended += batch.attended
         if on_progress:
             on_progress()
-    return total / tokens if tokens else float("nan")
+    return {
+        "loss/heldout": total / trained if trained else float("nan"),
+        "train/tokens_forward": float(tokens),
+        "train/attended_forward": float(attended),
+    }

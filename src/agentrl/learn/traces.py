@@ -28,6 +28,8 @@ class Traces:
     tasks: list[Task] = field(default_factory=list)
     rejected: int = 0
     too_long: int = 0
+    tool_calls: int = 0  # of all episodes that were played
+    tool_seconds: float = 0.0
 
     @property
     def rows(self) -> list[Row]:
@@ -60,32 +62,35 @@ def expert_traces(
     seed: int,
     max_tokens: int,
     env: EnvConfig,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[Traces], None] | None = None,
     window: int | None = None,
 ) -> Traces:
     """Play the expert on tasks of the training variant until ``count`` episodes passed the verifier.
 
     At most 4 × count tasks are tried. ``window`` is rollout.window.
 
-    Expert actions count as sampled; observations are what the environment answered.
+    Expert actions count as sampled; observations are what the environment answered. ``on_progress`` gets what was found
+    so far after each episode; what it raises ends the search.
     """
     found = Traces()
     for task in islice(spec.tasks(spec.train_variant, seed + TRACE_SEED), 4 * count):
         if len(found.traces) == count:
             break
         actions = spec.expert(task, seed)
-        row = None if actions is None else play(spec, renderer, task, actions, env)
+        row = None if actions is None else play(spec, renderer, task, actions, env, found)
         if row is None:
             found.rejected += 1
         elif found.add(in_windows(row, window, renderer), max_tokens):
             found.tasks.append(task)
-            if on_progress:
-                on_progress(len(found.traces))
+        if on_progress:
+            on_progress(found)
     return found
 
 
-def play(spec: EnvSpec, renderer: Renderer, task: Task, actions: Sequence[str], env: EnvConfig) -> Row | None:
-    """One expert episode as a row; None when the verifier does not accept it."""
+def play(
+    spec: EnvSpec, renderer: Renderer, task: Task, actions: Sequence[str], env: EnvConfig, found: Traces
+) -> Row | None:
+    """One expert episode as a row; None when the verifier does not accept it. Its tool calls are added to ``found``."""
     environment = spec.make()
     row = Row.from_prompt(renderer.prompt(environment.reset(task), spec.tools))
     observations: list[str] = []
@@ -96,6 +101,8 @@ def play(spec: EnvSpec, renderer: Renderer, task: Task, actions: Sequence[str], 
         transition = environment.step(action)
         outcomes.append(transition.outcome)
         infos.append(transition.info)
+        found.tool_calls += transition.tool_calls
+        found.tool_seconds += transition.tool_seconds
         if transition.done or transition.observation is None:
             break
         ids, text = renderer.observation(transition.observation, ended_turn, max_tokens=env.max_obs_tokens)

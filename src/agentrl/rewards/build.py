@@ -97,6 +97,9 @@ class Rewards:
         self.components = components
         self.weights = weights
         self.counts: dict[str, float] = {}
+        self.costs: dict[
+            str, float
+        ] = {}  # ``cost/…``, ``time/…``, ``…/calls`` of all scoring since they were last taken
 
     def score(self, groups: Sequence[Group], step: int) -> dict[str, float]:
         """Fill ``reward``, ``success`` and ``scores`` of every trajectory; return metrics.
@@ -128,7 +131,14 @@ class Rewards:
             counts.update(component.take_counts())
         self.counts = {k: float(v) for k, v in counts.items()}
         self.counts |= {"rewards/errors": float(errors), "time/rewards_s": time.perf_counter() - start}
+        for name in (n for n in self.counts if n.startswith(("cost/", "time/")) or n.endswith("/calls")):
+            self.costs[name] = self.costs.get(name, 0.0) + self.counts[name]
         return _metrics(trajectories) | self.counts
+
+    def take_costs(self) -> dict[str, float]:
+        """What all scoring since the last call cost, as ``Ledger.scored`` takes it; counting starts anew."""
+        costs, self.costs = self.costs, {}
+        return costs
 
     def _not_scored(self, trajectory: Trajectory) -> None:
         reason = f"the episode failed: {trajectory.error}"

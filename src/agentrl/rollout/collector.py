@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,6 +112,9 @@ class Collector:
     ):
         self.engine, self.renderer, self.spec = engine, renderer, spec
         self.env, self.rollout, self.scheduling = env, rollout, scheduling
+        self.tool_calls, self.tool_seconds = 0, 0.0  # since they were last taken
+        # Called once per decode step. What it raises ends the collection, with every environment closed.
+        self.on_step: Callable[[], None] | None = None
 
     def collect(
         self,
@@ -144,8 +148,10 @@ class Collector:
         total, clock, order = len(tasks) * members, 0, 0
         finished = total - len(episodes)
         pending: list[Pending] = []
-        with ThreadPoolExecutor(self.env.tool_workers) as pool:
+        with self._closing(episodes), ThreadPoolExecutor(self.env.tool_workers) as pool:
             while episodes:
+                if self.on_step:
+                    self.on_step()
                 if not self.engine.busy and pending:
                     clock = max(clock, min(p.due for p in pending))
                 for answer in self._due(pending, clock):
@@ -162,6 +168,29 @@ class Collector:
                     order += 1
                 clock += 1
         return [Group(task, group) for task, group in zip(tasks, groups, strict=True)]
+
+    def counts(self) -> dict[str, float]:
+        """What engine and tools did since the last ``take_counts``: the fields of EngineStats, tool calls, seconds."""
+        tools = {"tool_calls": float(self.tool_calls), "tool_s": self.tool_seconds}
+        return {name: float(value) for name, value in vars(self.engine.stats).items()} | tools
+
+    def take_counts(self) -> dict[str, float]:
+        """``counts``; counting starts anew."""
+        counts = self.counts()
+        self.engine.take_stats()
+        self.tool_calls, self.tool_seconds = 0, 0.0
+        return counts
+
+    @contextmanager
+    def _closing(self, episodes: Mapping[int, Episode]) -> Iterator[None]:
+        """Frees the slots and closes the environments of the episodes that are still running at an exception."""
+        try:
+            yield
+        except BaseException:
+            for episode in episodes.values():
+                episode.environment.close()
+            self.engine.clear()
+            raise
 
     def _due(self, pending: list[Pending], clock: int) -> list[Pending]:
         """Take out the answers to admit now."""
@@ -227,6 +256,8 @@ class Collector:
         turn.info = dict(transition.info)
         trajectory.costs.tool_calls += turn.tool_calls
         trajectory.costs.tool_seconds += turn.tool_seconds
+        self.tool_calls += turn.tool_calls
+        self.tool_seconds += turn.tool_seconds
         reason = self._stop_reason(episode, transition)
         if reason is not None:
             if reason is StopReason.ERROR:

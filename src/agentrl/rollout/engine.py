@@ -55,6 +55,8 @@ class EngineStats:
     slot_steps: int = 0  # decode steps × slots in the batch
     tokens_sampled: int = 0
     tokens_prefilled: int = 0
+    attended_sampled: int = 0  # pairs of a token and a key that it attends to, itself among them
+    attended_prefilled: int = 0
 
 
 class LocalEngine:
@@ -130,6 +132,7 @@ class LocalEngine:
         self.stats.decode_steps += 1
         self.stats.slot_steps += n
         self.stats.tokens_sampled += len(acting)
+        self.stats.attended_sampled += sum(s.length + 1 for s in acting)
         token_list, logprob_list = tokens.tolist(), logprobs.tolist()
         return [s for s in acting if self._append(s, token_list[s.slot], logprob_list[s.slot])]
 
@@ -207,6 +210,7 @@ class LocalEngine:
             new = s.waiting[:-1]
             chunks.append(Chunk(s.slot, len(ids), len(ids) + len(new), s.length))
             positions.extend(range(s.length, s.length + len(new)))
+            self.stats.attended_prefilled += len(new) * s.length + len(new) * (len(new) + 1) // 2
             ids.extend(new)
             s.length += len(new)
             s.prefilled += len(new)
@@ -221,6 +225,12 @@ class LocalEngine:
         """The counts so far; counting starts anew."""
         stats, self.stats = self.stats, EngineStats()
         return stats
+
+    def clear(self) -> None:
+        """Forget every sequence, whatever it is doing."""
+        self.live.clear()
+        self.queue.clear()
+        self.prefixes.clear()
 
 
 class StopStrings:

@@ -43,6 +43,10 @@ class ChatCollector:
             extra=engine.request,
         )
         self._stop = threading.Event()
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        # Called at least twice a second. What it raises ends the collection.
+        self.on_step: Callable[[], None] | None = None
 
     def collect(
         self,
@@ -72,6 +76,8 @@ class ChatCollector:
         try:
             waiting = {pool.submit(self._play, t, sampling, seed) for t in everything}
             while waiting:
+                if self.on_step:
+                    self.on_step()
                 done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
@@ -124,6 +130,7 @@ class ChatCollector:
             trajectory.turns.append(turn)
             trajectory.costs.tokens_sampled += reply.tokens_sampled or 0
             trajectory.costs.tokens_prefilled += reply.tokens_prompt or 0
+            self._count(tokens_sampled=reply.tokens_sampled or 0, tokens_prefilled=reply.tokens_prompt or 0)
             messages.append({"role": "assistant", "content": turn.action})
             transition, seconds = environment.step(turn.action)
             turn.outcome, turn.error = transition.outcome, transition.error
@@ -131,6 +138,7 @@ class ChatCollector:
             turn.info = dict(transition.info)
             trajectory.costs.tool_calls += turn.tool_calls
             trajectory.costs.tool_seconds += turn.tool_seconds
+            self._count(tool_calls=turn.tool_calls, tool_s=turn.tool_seconds)
             if transition.fatal or environment.failure is not None:
                 trajectory.error = transition.error or environment.failure or "the environment gave no reason"
                 return StopReason.ERROR
@@ -150,6 +158,23 @@ class ChatCollector:
         action = reply.text[: min(ends)] if ends else reply.text
         stop = "stop_string" if ends else "turn_token_limit" if reply.finish == "length" else "end_of_turn"
         return Turn(reply.text, action, None, Outcome.OK, None, state_key, stop, potential)
+
+    def _count(self, **quantities: float) -> None:
+        with self._counting:
+            for name, value in quantities.items():
+                self._counts[name] += value  # type: ignore[assignment]
+
+    def counts(self) -> dict[str, float]:
+        """Tokens (as the server counts them), tool calls and tool seconds since the last ``take_counts``."""
+        names = ("tokens_sampled", "tokens_prefilled", "tool_calls", "tool_s")
+        with self._counting:
+            return {name: float(self._counts[name]) for name in names}
+
+    def take_counts(self) -> dict[str, float]:
+        """``counts``; counting starts anew."""
+        counts = self.counts()
+        self._counts.clear()
+        return counts
 
     def close(self) -> None:
         self.client.close()

@@ -175,6 +175,7 @@ class Trajectory:
     success: float | None = None  # the verifier's headline, whatever the reward is; None when not verified
     scores: Mapping[str, float] = field(default_factory=dict)
     costs: Costs = field(default_factory=Costs)
+    excluded: str | None = None  # why it is in no group statistic and no loss (a name of runs.hacks), though scored
 
     @property
     def id(self) -> str:
@@ -195,5 +196,9 @@ class Group:
 
     @property
     def scored(self) -> list[Trajectory]:
-        """The members that count: no infrastructure error, and a reward that was really scored."""
-        return [t for t in self.trajectories if t.stop_reason is not StopReason.ERROR and t.reward.total is not None]
+        """The members that count: no infrastructure error, a reward that was really scored, and not excluded."""
+        return [
+            t
+            for t in self.trajectories
+            if t.stop_reason is not StopReason.ERROR and t.reward.total is not None and t.excluded is None
+        ]

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import RunError, UserError, nearest
 from agentrl.runs import files, ledger, trajectories
 from agentrl.runs.checkpoints import CheckpointStore
+from agentrl.runs.ledger import Ledger
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config, ModelConfig
     from agentrl.rollout.trajectory import Group
+    from agentrl.runs.hacks import Hack
     from agentrl.runs.trackers import Tracker
 
 _DEPTH = 4  # levels below the outputs root at which runs are looked for
@@ -44,6 +46,8 @@ class Run:
         self._tracker: Tracker | None = None
         self._last_step: int | None = None
         self._stage = str(self.facts().get("stage", ""))
+        self._ledger: Ledger | None = None
+        self.outcome = "finished"  # the status that ``ending`` notes when nothing went wrong
 
     # --- making and opening -------------------------------------------------------------------------------------
 
@@ -69,6 +73,7 @@ class Run:
             raise files.write_failed("the run folder", error, folder) from error
         run = cls(folder)
         run._own()
+        run._ledger = Ledger(folder, stage, cfg.price)  # its clock starts now
         try:
             root.mkdir(parents=True, exist_ok=True)
             latest = root / "latest"
@@ -132,6 +137,13 @@ class Run:
         except OSError as error:
             raise files.write_failed("run.json", error, self.dir) from error
 
+    @property
+    def ledger(self) -> Ledger:
+        """What this run spent so far, with the prices of its config."""
+        if self._ledger is None:
+            self._ledger = Ledger(self.dir, self._stage, self.config().price)
+        return self._ledger
+
     # --- writing ------------------------------------------------------------------------------------------------
 
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -165,6 +177,16 @@ class Run:
         except OSError as error:
             raise files.write_failed("warnings.jsonl", error, self.dir) from error
 
+    def hack(self, step: int, event: Hack) -> None:
+        """Append an event of the hack watch to hacks.jsonl (shown in the report)."""
+        self._own()
+        facts = {"step": step, "name": event.name, "count": event.count, "examples": event.examples}
+        line = json.dumps({**facts, "message": event.message}, ensure_ascii=False)
+        try:
+            files.append_line(self.dir / "hacks.jsonl", line)
+        except OSError as error:
+            raise files.write_failed("hacks.jsonl", error, self.dir) from error
+
     def save_trajectories(self, step: int, groups: list[Group], tag: str = "train") -> Path | None:
         """Write ``trajectories/<tag>-<step>.parquet`` atomically and return its path; None when there is none."""
         return trajectories.write_trajectories(trajectories.path_of(self.dir, tag, step), groups)
@@ -177,6 +199,11 @@ class Run:
         """
         self._own()
         self._last_step = self._repair(step)
+        try:
+            ledger.rewind(self.dir, step)
+        except OSError as error:
+            raise files.write_failed(ledger.BOOK, error, self.dir) from error
+        self._ledger = None
         for _, later, path in trajectories.list_files(self.dir):
             if later > step:
                 files.remove(path)
@@ -202,17 +229,24 @@ class Run:
         except BaseException as error:
             self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
-        self.finish()
+        self.finish(self.outcome)
 
     def finish(self, status: str = "finished") -> None:
-        """Note how the run ended (``finished``, ``interrupted``, ``failed``) and what it cost; let go of the folder."""
+        """Note how the run ended and what it cost; let go of the folder.
+
+        ``status``: ``finished``, ``budget_spent``, ``interrupted`` or ``failed``.
+        """
         if self._tracker is not None:
             self._tracker.finish()
             self._tracker = None
         try:
-            self.update(status=status, finished=_now(), costs=ledger.totals(self.metrics()))
+            self.ledger.close(max(self._last_step or 0, self.ledger.steps))
+            self.update(status=status, finished=_now(), costs=self.ledger.totals())
         except RunError:
-            if status == "finished":  # otherwise the reason of the failure is on its way up and must not be hidden
+            if status in (
+                "finished",
+                "budget_spent",
+            ):  # otherwise the reason of the failure is on its way up and must not be hidden
                 raise
         if self._lock is not None:
             self._lock.close()
@@ -226,9 +260,13 @@ class Run:
         """The lines of warnings.jsonl: step, name, message."""
         return list(files.json_lines(self.dir / "warnings.jsonl"))
 
+    def hacks(self) -> list[dict[str, Any]]:
+        """The lines of hacks.jsonl: step, name, count, examples (trajectory ids), message."""
+        return list(files.json_lines(self.dir / "hacks.jsonl"))
+
     def _repair(self, step: int | None) -> int:
         """Drop torn lines, and lines after ``step`` if given; returns the last step in metrics.jsonl (0 if none)."""
-        for path in (self.dir / "metrics.jsonl", self.dir / "warnings.jsonl"):
+        for path in (self.dir / name for name in ("metrics.jsonl", "warnings.jsonl", "hacks.jsonl")):
             if not path.is_file():
                 continue
             rows = [r for r in files.json_lines(path) if step is None or r.get("step", 0) <= step]

@@ -51,12 +51,13 @@ def _page(run: Run, metrics: Sequence[Mapping[str, Any]], image: bytes | None) -
         f"<h1>{_e(title)}</h1>",
         _section("Summary", _summary(facts, metrics)),
         _section("Warnings", _warnings(run.warnings())),
+        _section("Hack watch", _hacks(run.hacks())),
         _section("Evaluation", _evaluation(run.dir / "eval.json")),
         _section("Control", _control(run.dir)),
         _section("Curves", _image(image)),
         _section("Last step", _last(metrics)),
         _section("How trajectories ended", _stop_reasons(run.dir)),
-        _section("Costs", _costs(metrics)),
+        _section("Costs", _costs(run)),
         _section("Trajectories", _examples(run)),
         _section("Configuration", _configuration(run.dir)),
     ]
@@ -118,6 +119,18 @@ def _warnings(warnings: Sequence[Mapping[str, Any]]) -> str:
     return f'<ul class="warn">{body}</ul>'
 
 
+def _hacks(events: Sequence[Mapping[str, Any]]) -> str:
+    """A row a name: how often, in which steps, the newest message and examples."""
+    rows = ""
+    for name in dict.fromkeys(e["name"] for e in events):
+        same = [e for e in events if e["name"] == name]
+        steps = f"{len(same)}: {same[0]['step']} to {same[-1]['step']}"
+        cells = (name, sum(e["count"] for e in same), steps, same[-1]["message"], ", ".join(same[-1]["examples"]))
+        rows += "<tr>" + "".join(f"<td>{_e(c)}</td>" for c in cells) + "</tr>"
+    head = "".join(f"<th>{h}</th>" for h in ("event", "trajectories", "steps", "newest", "examples"))
+    return f'<table class="warn"><tr>{head}</tr>{rows}</table>' if rows else ""
+
+
 def _image(image: bytes | None, words: str = "training curves") -> str:
     if image is None:
         return ""
@@ -131,9 +144,30 @@ def _last(metrics: Sequence[Mapping[str, Any]]) -> str:
     return f"<details><summary>all numbers of step {metrics[-1]['step']}</summary>{table}</details>"
 
 
-def _costs(metrics: Sequence[Mapping[str, Any]]) -> str:
-    sums = ledger.totals(metrics)
-    return _rows((name, duration(v) if name.startswith("time/") else _number(v)) for name, v in sums.items())
+def _costs(run: Run) -> str:
+    """The ledger: a row a component, a column a quantity, and the sum."""
+    found = ledger.Ledger(run.dir, str(run.facts().get("stage")), run.config().price).summary()
+    if not found["totals"]:
+        return ""
+    header = ("component", "wall time", "tokens sampled", "prefilled", "trained", "FLOPs", "tool calls", "judge calls")
+    rows = [(name, q) for name, q in found["components"].items()]
+    rows.append(("all", found["totals"] | {"calls": found["totals"].get("judge_calls", 0)}))
+    if redone := found.get(ledger.REDONE):
+        rows.append(("done again after a kill, in no sum", redone))
+    price = found["price"]
+    priced = "money" in found["totals"]
+    body = ""
+    for name, q in rows:
+        cells = [
+            duration(q.get("wall_s", 0.0)),
+            *(_number(q.get(k, 0)) for k in ("tokens_sampled", "tokens_prefilled", "tokens_trained")),
+            f"{q.get('flops', 0):.3g}",
+            *(_number(q.get(k, 0)) for k in ("tool_calls", "calls")),
+            *([f"{q.get('money', 0):.4g}"] if priced else []),
+        ]
+        body += f"<tr><td>{_e(name)}</td>" + "".join(f'<td class="n">{_e(c)}</td>' for c in cells) + "</tr>"
+    head = "".join(f"<th>{_e(h)}</th>" for h in (*header, *([price["currency"]] if priced else [])))
+    return f'<table><tr>{head}</tr>{body}</table><p><a href="{ledger.SUMMARY}">{ledger.SUMMARY}</a></p>'
 
 
 def _stop_reasons(run_dir: Path) -> str:

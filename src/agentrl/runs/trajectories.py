@@ -107,6 +107,7 @@ def schema() -> pa.Schema:
             ("scores", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),
             ("reward", pa.list_(component)),
             ("reward_total", pa.float64()),
+            ("excluded", pa.string()),
             ("costs", costs),
         ]
     )
@@ -168,6 +169,7 @@ def _record(t: Trajectory) -> dict[str, Any]:
             for c in t.reward.components
         ],
         "reward_total": t.reward.total,
+        "excluded": t.excluded,
         "costs": {
             "tokens_sampled": t.costs.tokens_sampled,
             "tokens_prefilled": t.costs.tokens_prefilled,

@@ -15,7 +15,7 @@ from rich.text import Text
 from agentrl import rewards
 from agentrl.config import compose
 from agentrl.config.folders import config_folders, group_choices
-from agentrl.config.schema import Config
+from agentrl.config.schema import BudgetConfig, Config
 from agentrl.envs.base import EnvSpec, Outcome
 from agentrl.envs.informed import with_evidence
 from agentrl.envs.registry import load_spec
@@ -28,8 +28,10 @@ from agentrl.evaluate.runner import PolicyResult, is_judged
 from agentrl.evaluate.tables import interval_text
 from agentrl.rollout.trajectory import Group
 from agentrl.runs import files
+from agentrl.runs.budget import Budget
 from agentrl.runs.checkpoints import newest
 from agentrl.runs.folder import Run, model_key
+from agentrl.runs.ledger import Ledger
 from agentrl.runs.progress import Progress, duration
 from agentrl.stages.common import TaskStream, starting_point
 from agentrl.stages.evaluate import Policy, describe, evaluate_one, resolve_checkpoint
@@ -149,14 +151,29 @@ def _cost_condition(cfg: Config, result: PolicyResult) -> Condition:
     episodes = sum(len(g.trajectories) for panel in result.groups for g in panel)
     wanted = cfg.train.steps * cfg.algo.prompts_per_step * cfg.algo.group_size
     seconds = result.wall_s / max(1, episodes) * wanted
-    tokens = sum(
-        t.costs.tokens_sampled + t.costs.tokens_prefilled for p in result.groups for g in p for t in g.trajectories
+    costs = [t.costs for p in result.groups for g in p for t in g.trajectories]
+    each = wanted / max(1, episodes)
+    spent = Ledger.count(
+        "train",
+        cfg.price,
+        "rollout",
+        {
+            "tokens_sampled": each * sum(c.tokens_sampled for c in costs),
+            "tokens_prefilled": each * sum(c.tokens_prefilled for c in costs),
+            "tool_calls": each * sum(c.tool_calls for c in costs),
+            "wall_s": seconds,
+        },
     )
     forecast = (
         f"{wanted} episodes of train.steps={cfg.train.steps} take about {duration(seconds)} and "
-        f"{tokens / max(1, episodes) * wanted:,.0f} tokens to sample here"
+        f"{spent.tokens:,.0f} tokens to sample here"
     )
-    return Condition(None, f"{forecast}; no budget was given")
+    limits = {name: limit for name, limit in vars(cfg.budget).items() if limit is not None}
+    if not limits:
+        return Condition(None, f"{forecast}; no budget was given")
+    over = [f"budget.{n}={limit:g} against {getattr(spent, n):.3g}" for n, limit in limits.items()
+            if getattr(spent, n) > limit]  # fmt: skip
+    return Condition(not over, f"{forecast}; {', '.join(over) or 'within the budget'}")
 
 
 def _skill(
@@ -165,12 +182,14 @@ def _skill(
     """pass@1, pass@k and success with the evidence, on fresh tasks of the training variant."""
     k = cfg.advise.samples
     several = replace(cfg, eval=replace(cfg.eval, samples=k))
-    plain = evaluate_one(several, spec, policy, [panel], progress)
+    plain = evaluate_one(several, spec, policy, [panel], progress, Budget(BudgetConfig(), run.ledger))
     _save(several, run, plain, "advise")
     progress.update(1)
     given = None
     if any(spec.evidence(task) is not None for task in panel.tasks):
-        given = evaluate_one(several, with_evidence(spec), policy, [panel], progress)
+        given = evaluate_one(
+            several, with_evidence(spec), policy, [panel], progress, Budget(BudgetConfig(), run.ledger)
+        )
         _save(several, run, given, "advise-evidence")
     progress.update(2)
     return skill_of(plain.groups[0], given.groups[0] if given else None, k, cfg.control.margin, cfg.eval.seed), plain
@@ -215,7 +234,7 @@ def _rental(
     """The trained policy minus the next base model, prompted, on the same held-out tasks."""
     played = []
     for number, (how, who) in enumerate([(local, policy), successor], 3):
-        result = evaluate_one(how, spec, who, panels, progress)
+        result = evaluate_one(how, spec, who, panels, progress, Budget(BudgetConfig(), run.ledger))
         _save(cfg, run, result, f"advise-{'policy' if who is policy else 'next-base'}")
         played.append({f"{g.task.variant}/{g.task.hash}": _successes(g) for groups in result.groups for g in groups})
         progress.update(number)

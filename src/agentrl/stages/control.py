@@ -21,7 +21,7 @@ from rich.text import Text
 
 from agentrl.config import compose
 from agentrl.config.folders import config_folders, group_choices
-from agentrl.config.schema import Config, RewardConfig
+from agentrl.config.schema import BudgetConfig, Config, RewardConfig
 from agentrl.envs.base import EnvSpec
 from agentrl.envs.registry import load_spec
 from agentrl.errors import RunError, UserError, nearest
@@ -29,6 +29,7 @@ from agentrl.evaluate import falsify, tables
 from agentrl.evaluate.falsify import Finding, Outcomes, Side, Verdict
 from agentrl.evaluate.panels import Panel, build_panel, choose_variants, history_of
 from agentrl.runs import files
+from agentrl.runs.budget import Budget
 from agentrl.runs.checkpoints import CheckpointStore
 from agentrl.runs.folder import Run, read_facts, resolve_run
 from agentrl.runs.interrupt import Interrupt
@@ -192,7 +193,9 @@ def _train(cfg: Config, arm: Arm, steps: int, run: Run, console: Console) -> Pat
     env = replace(cfg.env, tools=arm.tools)
     # All arms take the same steps, whatever becomes of them.
     training = replace(cfg.train, steps=steps, stop_on_collapse=cfg.train.stop_on_collapse and arm.name == REAL)
-    return train.main(replace(cfg, env=env, reward=arm.reward, train=training, run=where))
+    if arm.name != REAL:
+        training.on_hack = "warn"  # a control arm may be nothing but what the hack watch looks for
+    return train.main(replace(cfg, env=env, reward=arm.reward, train=training, run=where, budget=BudgetConfig()))
 
 
 def _step(checkpoint: Path) -> int:
@@ -238,7 +241,7 @@ def _evaluate(
             stored = _stored(path, hashes, policy)
             if stored is None:
                 progress.tick(0.0, f"{policy.name}: loading")
-                found = evaluate_one(cfg, spec, policy, panels, progress)
+                found = evaluate_one(cfg, spec, policy, panels, progress, Budget(BudgetConfig(), run.ledger))
                 if cfg.run.trajectories:
                     groups = [g for panel in found.groups for g in panel]
                     run.save_trajectories(policy.step, groups, tag=f"eval-{name}")

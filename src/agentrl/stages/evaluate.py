@@ -21,13 +21,17 @@ from agentrl.errors import UserError
 from agentrl.evaluate import tables
 from agentrl.evaluate.panels import History, Panel, build_panel, choose_variants, history_of
 from agentrl.runs import files
+from agentrl.runs.budget import Budget, BudgetSpent
 from agentrl.runs.checkpoints import CheckpointStore, newest
 from agentrl.runs.folder import Run, model_key, read_facts
+from agentrl.runs.ledger import Ledger, shape_of
 from agentrl.runs.progress import Progress
 
 if TYPE_CHECKING:
     from agentrl.envs.base import EnvSpec
-    from agentrl.evaluate.runner import Collects, PolicyResult
+    from agentrl.evaluate.runner import PolicyResult
+    from agentrl.rollout.collector import Collector
+    from agentrl.rollout.openai_engine import ChatCollector
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class Policy:
     remote: bool = False  # the model behind the endpoint of engine=openai
 
 
-def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path:
-    """Evaluate and return the path of eval.json.
+def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path | None:
+    """Evaluate and return the path of eval.json; None when a budget was spent before the first policy was done.
 
     ``heldout`` adds all held-out variants to the training one (eval.variants names them instead). Without
     ``checkpoints`` the newest one of this environment and model is taken; ``base`` puts the base model first.
@@ -71,7 +75,9 @@ def main(cfg: Config, heldout: bool, checkpoints: list[str], base: bool) -> Path
         )
         files.write_json(run.dir / "panels.json", _panel_file(panels))
         spec.prepare()
-        results = _evaluate_all(cfg, spec, policies, panels, run)
+        results = _evaluate_all(cfg, spec, policies, panels, run, console)
+        if not results:
+            return None
         result = assemble(cfg, panels, results, history)
         files.write_json(run.dir / "eval.json", result)
         run.update(data_hashes=dict(spec.data_hashes()), environment=dict(spec.facts()))
@@ -158,13 +164,26 @@ def _panel_file(panels: Sequence[Panel]) -> dict[str, Any]:
 
 
 def _evaluate_all(
-    cfg: Config, spec: EnvSpec, policies: Sequence[Policy], panels: Sequence[Panel], run: Run
+    cfg: Config, spec: EnvSpec, policies: Sequence[Policy], panels: Sequence[Panel], run: Run, console: Console
 ) -> list[PolicyResult]:
+    """The policies that were evaluated until a budget was spent. One that was cut off is left out: its finished
+    episodes are the short ones."""
     results: list[PolicyResult] = []
+    budget = Budget(cfg.budget, run.ledger)
     with Progress("eval", len(policies)) as progress:
         for number, policy in enumerate(policies, 1):
             progress.tick(0.0, f"{policy.name}: loading")
-            result = evaluate_one(cfg, spec, policy, panels, progress)
+            try:
+                result = evaluate_one(cfg, spec, policy, panels, progress, budget)
+            except BudgetSpent as spent:
+                run.outcome = "budget_spent"
+                done = ", ".join(p.name for p in policies[: len(results)]) or "none"
+                console.print(
+                    Text(f"{spent}: stopped at policy {number} of {len(policies)}; evaluated: {done}"), soft_wrap=True
+                )
+                break
+            finally:
+                run.ledger.close(number)
             groups = [g for panel in result.groups for g in panel]
             if cfg.run.trajectories:
                 slug = re.sub(r"\W+", "-", policy.name).strip("-").lower()
@@ -176,39 +195,51 @@ def _evaluate_all(
 
 
 def evaluate_one(
-    cfg: Config, spec: EnvSpec, policy: Policy, panels: Sequence[Panel], progress: Progress
+    cfg: Config, spec: EnvSpec, policy: Policy, panels: Sequence[Panel], progress: Progress, budget: Budget
 ) -> PolicyResult:
-    """Load the policy, sample it on the panels and add up."""
+    """Load the policy, sample it on the panels and add up. Raises BudgetSpent."""
     from agentrl import rewards
     from agentrl.evaluate.runner import evaluate_policy
     from agentrl.rollout.sampling import Sampling
 
+    budget.check()
+    book = budget.ledger
+    scorers = rewards.build(cfg.reward, spec, cfg.eval.seed)
     started = time.monotonic()
 
     def show(finished: int, total: int) -> None:
         rate = finished / max(1e-6, time.monotonic() - started)
         progress.tick(finished / total, f"{policy.name}: {finished}/{total} episodes", episodes_s=rate)
 
-    with acting(cfg, spec, policy) as collector:
+    with acting(cfg, spec, policy, book) as collector:
+        collector.on_step = budget.checking(collector.counts)
         started = time.monotonic()
-        return evaluate_policy(
-            collector,
-            rewards.build(cfg.reward, spec, cfg.eval.seed),
-            panels,
-            cfg.eval.samples,
-            Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p),
-            cfg.eval.seed,
-            name=policy.name,
-            model=policy.model,
-            checkpoint=str(policy.checkpoint) if policy.checkpoint else None,
-            step=policy.step,
-            on_progress=show,
-        )
+        component = "unfinished"
+        try:
+            result = evaluate_policy(
+                collector,
+                scorers,
+                panels,
+                cfg.eval.samples,
+                Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p),
+                cfg.eval.seed,
+                name=policy.name,
+                model=policy.model,
+                checkpoint=str(policy.checkpoint) if policy.checkpoint else None,
+                step=policy.step,
+                on_progress=show,
+            )
+            component = "eval"
+        finally:
+            book.sampled(component, collector.take_counts(), time.monotonic() - started)
+            book.scored(component, scorers.take_costs())
+    return result
 
 
 @contextmanager
-def acting(cfg: Config, spec: EnvSpec, policy: Policy) -> Iterator[Collects]:
-    """A collector for a policy: its weights in this process, or the endpoint that serves it.
+def acting(cfg: Config, spec: EnvSpec, policy: Policy, book: Ledger) -> Iterator[Collector | ChatCollector]:
+    """A collector for a policy: its weights in this process (whose shape ``book`` counts with), or the endpoint that
+    serves it.
 
     Two policies never share the memory: let go of one collector before asking for the next.
     """
@@ -221,7 +252,10 @@ def acting(cfg: Config, spec: EnvSpec, policy: Policy) -> Iterator[Collects]:
     from agentrl.stages import common
 
     _free()  # what the policy before left
-    yield common.load_rollout(cfg, policy.checkpoint, spec).collector
+    with book.timed("startup"):
+        kit = common.load_rollout(cfg, policy.checkpoint, spec)
+    book.shape = shape_of(kit.model)
+    yield kit.collector
 
 
 def _free() -> None:

@@ -27,10 +27,11 @@ from agentrl.learn.preference_data import PairOfRows, load_preferences
 from agentrl.models.load import load_tokenizer, resolve, save_model
 from agentrl.models.template import Renderer
 from agentrl.rollout.trajectory import Row
-from agentrl.runs import ledger
+from agentrl.runs.budget import Budget
 from agentrl.runs.collapse import CollapseWatch
 from agentrl.runs.folder import Run
 from agentrl.runs.interrupt import Interrupt
+from agentrl.runs.ledger import shape_of
 from agentrl.runs.progress import Progress
 from agentrl.stages.common import (
     available_cores,
@@ -67,6 +68,7 @@ def main(cfg: Config, run: Run, start: Path | None, checkpoint: Path | None, con
     assert source is not None
     with run.ending():
         torch.set_num_threads(cfg.engine.threads or available_cores())
+        started = time.monotonic()
         path = str(start) if start is not None else resolve(cfg.model)
         renderer = Renderer(load_tokenizer(path))
         found = load_preferences(source, renderer, cfg.algo.dpo, cfg.rollout.max_tokens)
@@ -79,6 +81,7 @@ def main(cfg: Config, run: Run, start: Path | None, checkpoint: Path | None, con
         state = new_state(cfg, model)
         if checkpoint is not None:
             state.restore(load_state(checkpoint, state.learner.optimizer))
+        run.ledger.add("startup", wall_s=time.monotonic() - started)
         last = train(cfg, state, fitted, heldout, run, renderer, console)
     console.print(f"checkpoint: {last}")
     return last
@@ -141,22 +144,30 @@ def train(
 ) -> Path:
     """The training loop: one step from top to bottom."""
     learner = state.learner
-    parameters = learner.model.num_parameters()
+    book = run.ledger
+    book.shape = shape_of(learner.model)
+    budget = Budget(cfg.budget, book)
     tested = comparison_of(heldout, cfg) if heldout else None
     last = run.checkpoints.last()
     with Progress("train", cfg.train.steps, done=state.step) as progress, Interrupt() as interrupt:
         while state.step < cfg.train.steps:
+            if (spent := budget.spent()) is not None and last is not None:
+                run.outcome = "budget_spent"
+                console.print(f"{spent}: stopped after step {state.step}, saved", markup=False, soft_wrap=True)
+                break
             started = time.monotonic()
             batch = batch_of(pairs, cfg.algo.dpo.batch_size, state.step, cfg.train.seed)
             metrics = learner.fit([comparison_of(batch, cfg)], lambda f: progress.tick(f, "update"))
             state.step = step = state.step + 1
-            due = step % cfg.train.save_every == 0 or step == cfg.train.steps or interrupt.requested
+            book.trained("update", metrics, time.monotonic() - started)
+            ending = step == cfg.train.steps or interrupt.requested or budget.spent() is not None
+            due = step % cfg.train.save_every == 0 or ending
             if due and tested is not None:
                 metrics |= {f"dpo/heldout_{name}": value for name, value in learner.evaluate(tested).items()}
             metrics["epoch"] = step * cfg.algo.dpo.batch_size / len(pairs)
-            metrics |= ledger.operations(metrics, parameters)
             warnings = state.watch.update(step, metrics, [])
             metrics["time/step_s"] = time.monotonic() - started
+            metrics |= book.close(step)
             run.record(step, metrics)
             for warning in warnings:
                 run.warn(step, warning.name, warning.message)
@@ -168,7 +179,8 @@ def train(
                 heldout=metrics.get("dpo/heldout_accuracy"),
             )
             if due and not any(w.name == "not_finite" for w in warnings):
-                last = save(cfg, state, run, renderer, metrics)
+                with book.timed("save"):
+                    last = save(cfg, state, run, renderer, metrics)
             if interrupt.requested:
                 console.print(f"interrupted after step {step}; go on with: agentrl train run.resume={run.dir}")
                 raise KeyboardInterrupt

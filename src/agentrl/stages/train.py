@@ -6,6 +6,9 @@ import math
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from transformers import PreTrainedModel
 
 from agentrl.algos import advantages, overlong
 from agentrl.algos.sampling_filter import has_spread
+from agentrl.config.rules import CHANGEABLE, check_budget
 from agentrl.config.schema import Config, LoraConfig
 from agentrl.errors import RunError
 from agentrl.evaluate.panels import Panel, build_panel, record_hashes
@@ -28,12 +32,14 @@ from agentrl.rewards import Rewards, build, reward_metrics
 from agentrl.rollout.metrics import rollout_metrics
 from agentrl.rollout.sampling import Sampling
 from agentrl.rollout.trajectory import Group, StopReason
-from agentrl.runs import ledger
+from agentrl.runs.budget import Budget, BudgetSpent
 from agentrl.runs.collapse import CollapseWatch
 from agentrl.runs.folder import Run, resolve_run
+from agentrl.runs.hacks import HackWatch, hack_lines, hack_metrics
 from agentrl.runs.interrupt import Interrupt
+from agentrl.runs.ledger import shape_of
 from agentrl.runs.progress import Progress
-from agentrl.stages import preference
+from agentrl.stages import estimate, preference
 from agentrl.stages.common import (
     RolloutKit,
     TaskStream,
@@ -57,6 +63,7 @@ class TrainState:
     stream: TaskStream
     learner: PolicyLearner | DpoLearner
     watch: CollapseWatch
+    hacks: HackWatch
     prm: ImplicitPrm | None = None
     best: float = -math.inf
 
@@ -79,6 +86,7 @@ class TrainState:
             "cursor": self.stream.cursor,
             "updates": self.learner.updates,
             "watch": self.watch.state_dict(),
+            "hacks": self.hacks.state_dict(),
             "best": best,
         }
 
@@ -86,42 +94,54 @@ class TrainState:
         self.step, self.learner.updates = state["step"], state["updates"]
         self.stream.cursor = state["cursor"]
         self.watch.load_state_dict(state["watch"])
+        self.hacks.load_state_dict(state["hacks"])
         self.best = -math.inf if state["best"] is None else state["best"]
 
 
-def main(cfg: Config, steps: int | None = None) -> Path:
+def main(cfg: Config, given: AbstractSet[str] = frozenset()) -> Path:
     """Run or resume RL; returns the last checkpoint. Raises UserError, RunError, KeyboardInterrupt.
 
-    A resumed run follows the config stored in its folder; ``steps`` is a new number of steps for it.
+    A resumed run follows the config stored in its folder, but for those of ``CHANGEABLE`` that are among the ``given``
+    keys: they are taken from ``cfg``.
     """
     console = Console(stderr=True)
-    cfg, run, start, checkpoint = begin(cfg, steps, console)
+    cfg, run, start, checkpoint = begin(cfg, given, console)
     if cfg.algo.dpo.source is not None:
         return preference.main(cfg, run, start, checkpoint, console)
     with run.ending():
-        kit = load_rollout(cfg, start)
-        rewards = build(cfg.reward, kit.spec, cfg.train.seed)
-        state = new_state(cfg, kit)
-        if checkpoint is not None:
-            state.load(checkpoint)
-        else:
-            run.update(data_hashes=dict(kit.spec.data_hashes()), environment=dict(kit.spec.facts()))
-            rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
-        last = train(cfg, kit, rewards, state, run, console)
+        with run.ledger.timed("startup"):
+            kit = load_rollout(cfg, start)
+            rewards = build(cfg.reward, kit.spec, cfg.train.seed)
+            state = new_state(cfg, kit)
+            if checkpoint is not None:
+                state.load(checkpoint)
+            else:
+                run.update(data_hashes=dict(kit.spec.data_hashes()), environment=dict(kit.spec.facts()))
+                rewards.self_test(TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
+        try:
+            last = train(cfg, kit, rewards, state, run, console)
+        finally:
+            for line in hack_lines(run.hacks()):
+                console.print(line, markup=False, soft_wrap=True)
+        for line in estimate.end(run, state.step):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"checkpoint: {last}")
     return last
 
 
-def begin(cfg: Config, steps: int | None, console: Console) -> tuple[Config, Run, Path | None, Path | None]:
+def begin(cfg: Config, given: AbstractSet[str], console: Console) -> tuple[Config, Run, Path | None, Path | None]:
     """Make or reopen the run: its config, its folder, the weights to load (None: the base model), the checkpoint to
     go on from.
     """
     if cfg.run.resume:
         run = Run.open(resolve_run(cfg.run.resume, cfg.run.root))
         checkpoint = run.checkpoints.last()
-        resume, cfg = cfg.run.resume, run.config()
-        cfg.run.resume = resume
-        cfg.train.steps = steps or cfg.train.steps
+        new, cfg = cfg, run.config()
+        cfg.run.resume = new.run.resume
+        for key in sorted(given & CHANGEABLE):
+            group, _, name = key.partition(".")
+            setattr(getattr(cfg, group), name, getattr(getattr(new, group), name))
+        check_budget(cfg)
         start = checkpoint or (Path(cfg.model.init) if cfg.model.init else None)
         run.rewind(0 if checkpoint is None else int(checkpoint.name.split("-")[1]))
         console.print(f"going on with {run.dir} from {checkpoint or 'its start'}")
@@ -151,33 +171,68 @@ def absolute(path: str | None) -> str | None:
 def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, console: Console) -> Path:
     """The training loop: one step from top to bottom."""
     panel = small_panel(cfg, kit, run)
-    parameters = kit.model.num_parameters()
+    book = run.ledger
+    book.shape = shape_of(kit.model)
+    budget = Budget(cfg.budget, book)
     last = run.checkpoints.last()
+    rewards.take_costs()  # what came before the run's steps is not theirs
+    broken = False
+    if told := estimate.begin(cfg, run, state.step):
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     with Progress("train", cfg.train.steps, done=state.step) as progress, Interrupt() as interrupt:
         while state.step < cfg.train.steps:
             step = state.step + 1
             clock = Clock()
-            groups, metrics = sample(cfg, kit, rewards, state, run, progress)
+            try:
+                with within(budget, kit, rewards, state):
+                    groups, metrics = sample(cfg, kit, rewards, state, run, progress)
+            except BudgetSpent as spent:
+                if last is None or (last.name != run.checkpoints.path(state.step).name and not broken):
+                    last = save(cfg, kit, state, run, {})
+                run.outcome = "budget_spent"
+                console.print(
+                    f"{spent}: stopped after step {state.step}, saved; to go on with a larger budget: "
+                    f"agentrl train run.resume={run.dir} budget.{spent.name}=…",
+                    markup=False,
+                    soft_wrap=True,
+                )
+                break
             clock.lap("time/rollout_s")
-            metrics |= engine_metrics(kit, clock)
+            counts = kit.collector.take_counts()
+            book.sampled("rollout", counts, clock.laps["time/rollout_s"])
+            book.scored("rollout", rewards.take_costs())
+            metrics |= engine_metrics(counts, clock)
+            hacks = state.hacks.update(step, groups)
+            metrics |= hack_metrics(hacks)
             metrics |= overlong.apply(groups, cfg.algo)
             if state.prm is not None:
                 metrics |= state.prm.score(groups, lambda f: progress.tick(0.5 + f / 4, "reward model"))
                 clock.lap("time/prm_s")
+                book.service("prm", metrics, clock.laps["time/prm_s"])
             metrics |= advantages.annotate(groups, cfg.algo)
             metrics |= state.learner.update(groups, lambda f: progress.tick(0.5 + f / 2, "update"))
             clock.lap("time/update_s")
+            book.trained("update", metrics, clock.laps["time/update_s"])
             state.step = step
             if panel is not None and step % cfg.train.eval_every == 0:
                 metrics |= quick_eval(kit.collector, rewards, panel.tasks, cfg.train.seed, step)
                 clock.lap("time/eval_s")
-                kit.engine.take_stats()  # the next step counts its own work only
+                book.sampled("eval", kit.collector.take_counts(), clock.laps["time/eval_s"])
+                book.scored("eval", rewards.take_costs())
+            for event in hacks:
+                run.hack(step, event)
+                if event.new:
+                    text = f"[hack: {event.name}] step {step}: {event.message} ({event.count} trajectories, e.g. "
+                    console.print(f"{text}{', '.join(event.examples)})", markup=False, soft_wrap=True)
+            hacked = hacks[0] if hacks and cfg.train.on_hack == "stop" else None
             warnings = state.watch.update(step, metrics, groups)
             metrics |= clock.metrics()
-            metrics |= ledger.operations(metrics, parameters)
             if cfg.run.trajectories:
                 run.save_trajectories(step, groups)
+            metrics |= book.close(step)
             run.record(step, metrics)
+            if told := estimate.begin(cfg, run, step):
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
             for warning in warnings:
                 run.warn(step, warning.name, warning.message)
                 console.print(f"[warning: {warning.name}] {warning.message}", markup=False)
@@ -190,12 +245,18 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             )
             collapsed = bool(warnings) and cfg.train.stop_on_collapse
             broken = any(w.name == "not_finite" for w in warnings)
-            due = step % cfg.train.save_every == 0 or step == cfg.train.steps
-            if not broken and (due or interrupt.requested or collapsed):
-                last = save(cfg, kit, state, run, metrics)
+            due = step % cfg.train.save_every == 0 or step == cfg.train.steps or budget.spent() is not None
+            if not broken and (due or interrupt.requested or collapsed or hacked):
+                with book.timed("save"):
+                    last = save(cfg, kit, state, run, metrics)
             if interrupt.requested:
                 console.print(f"interrupted after step {step}; go on with: agentrl train run.resume={run.dir}")
                 raise KeyboardInterrupt
+            if hacked is not None:
+                raise RunError(
+                    f"stopped after step {step} on {hacked.name} (train.on_hack=stop): {hacked.message}; "
+                    f"e.g. {', '.join(hacked.examples)}; nothing was learned from these; saved {last}"
+                )
             if collapsed:
                 raise RunError(
                     f"stopped at step {step} on {warnings[0].name} (train.stop_on_collapse); "
@@ -215,7 +276,9 @@ def new_state(cfg: Config, kit: RolloutKit) -> TrainState:
     initial = initial_model(cfg) if algo.kl_coef != 0 or "initial" in compared else None
     kind: type[DpoLearner] | type[PolicyLearner] = DpoLearner if dpo else PolicyLearner
     learner = kind(kit.model, optimizer, algo, cfg.train.micro_batch_tokens, cfg.rollout.temperature or 1.0, initial)
-    state = TrainState(0, TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed), learner, CollapseWatch())
+    stream = TaskStream(kit.spec, kit.spec.train_variant, cfg.train.seed)
+    hacks = HackWatch(kit.spec, exclude=cfg.train.on_hack != "warn")
+    state = TrainState(0, stream, learner, CollapseWatch(), hacks)
     if prm.enabled:
         state.prm = new_prm(cfg, kit.model, initial)
     return state
@@ -258,6 +321,7 @@ def sample(
             lambda done, total: progress.tick(done / total / 2, f"rollout {done}/{total}"),
         )
         rewards.score(groups, state.step)
+        state.hacks.screen(groups)
         counts.update(rewards.counts)
         everything += groups
         if algo.dynamic_sampling_rounds == 0:
@@ -277,6 +341,27 @@ def sample(
     metrics = reward_metrics(everything) | rollout_metrics(everything) | dict(counts)
     metrics["group/sampled"] = float(len(everything))
     return kept, metrics
+
+
+@contextmanager
+def within(budget: Budget, kit: RolloutKit, rewards: Rewards, state: TrainState) -> Iterator[None]:
+    """Around the sampling of a step: raises BudgetSpent as soon as a budget is spent.
+
+    A batch that is cut off is never learned from (its finished episodes are the short ones): its cost is counted as
+    unfinished, and its tasks come again when the run goes on.
+    """
+    budget.check()
+    cursor, started = state.stream.cursor, time.monotonic()
+    kit.collector.on_step = budget.checking(kit.collector.counts)
+    try:
+        yield
+    except BudgetSpent:
+        budget.ledger.sampled("unfinished", kit.collector.take_counts(), time.monotonic() - started)
+        budget.ledger.scored("unfinished", rewards.take_costs())
+        state.stream = TaskStream(kit.spec, state.stream.variant, state.stream.seed, cursor)
+        raise
+    finally:
+        kit.collector.on_step = None
 
 
 def save(cfg: Config, kit: RolloutKit, state: TrainState, run: Run, metrics: dict[str, float]) -> Path:
@@ -305,13 +390,12 @@ def small_panel(cfg: Config, kit: RolloutKit, run: Run) -> Panel | None:
     return panel
 
 
-def engine_metrics(kit: RolloutKit, clock: Clock) -> dict[str, float]:
-    """Speed and fill of the engine over the step."""
-    stats = kit.engine.take_stats()
+def engine_metrics(counts: Mapping[str, float], clock: Clock) -> dict[str, float]:
+    """Speed and fill of the engine over the step, from ``Collector.take_counts``."""
     return {
-        "rollout/tokens_per_s": stats.tokens_sampled / max(clock.laps["time/rollout_s"], 1e-9),
-        "rollout/decode_steps": float(stats.decode_steps),
-        "rollout/slot_use": stats.tokens_sampled / max(1, stats.slot_steps),
+        "rollout/tokens_per_s": counts["tokens_sampled"] / max(clock.laps["time/rollout_s"], 1e-9),
+        "rollout/decode_steps": counts["decode_steps"],
+        "rollout/slot_use": counts["tokens_sampled"] / max(1.0, counts["slot_steps"]),
     }
 
 
