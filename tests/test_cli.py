@@ -15,7 +15,7 @@ import pytest
 from agentrl.cli import main
 
 REPO = Path(__file__).resolve().parents[1]
-STAGES = ("sft-coldstart", "train", "eval", "show-config", "play", "check-env")
+STAGES = ("sft-coldstart", "train-reward", "train", "audit-reward", "eval", "show-config", "play", "check-env")
 COMMANDS = (*STAGES, "envs", "inspect", "report", "serve-search", "doctor")
 
 

@@ -308,6 +308,33 @@ def check_env(
     check.main(config, tasks)
 
 
+@app.command(
+    "audit-reward",
+    short_help="Try to cheat a reward before training on it.",
+    help=_stage_help(
+        "Play scripted exploiters, the expert, a random and the base policy; compare what the reward pays them. "
+        "Exit code 3 when the reward can be had without doing the task.",
+        "agentrl audit-reward env=search reward=verifiable",
+        "agentrl audit-reward reward=judge --tasks 16",
+        "agentrl audit-reward reward=model reward.components.model.options.path=FOLDER --run outputs/latest",
+    ),
+)
+def audit_reward(
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Tasks of the training variant.")] = 32,
+    run: Annotated[
+        Optional[str], typer.Option("--run", metavar="RUN", help="A training run to check for over-optimisation.")
+    ] = None,
+    cfg: Cfg = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    config = _compose(overrides, config_dir, "audit", cfg)
+    from agentrl.evaluate import audit
+
+    if not audit.main(config, tasks, run):
+        raise typer.Exit(3)
+
+
 Run = Annotated[
     str, typer.Argument(metavar="RUN", help="A run folder, `latest`, or the end of a run's path below --root.")
 ]

@@ -62,4 +62,4 @@ def test_agreement_of_probabilities_and_of_other_numbers() -> None:
     found = agreement([0.9, 0.8, 0.1], [True, True, False])
     assert found["auc"] == 1.0 and found["pairs"]["n"] == 2 and found["calibration"]["ece"] == pytest.approx(0.4 / 3)
     found = agreement([9.0, -8.0], [True, True])
-    assert found["successes"] == 2 and math.isnan(found["auc"]) and "pairs" not in found and "calibration" not in found
+    assert found["successes"] == 2 and found["auc"] is None and "pairs" not in found and "calibration" not in found

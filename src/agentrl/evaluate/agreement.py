@@ -73,12 +73,14 @@ def pair_report(margins: Sequence[float]) -> dict[str, Any]:
 def agreement(values: Sequence[float], labels: Sequence[bool], seed: int = 0, pairs: int = 2000) -> dict[str, Any]:
     """A learned reward's values against the verifier's findings on the same trajectories.
 
-    ``auc``; ``pairs``, the Bradley-Terry report on at most ``pairs`` random (success, failure) pairs; and for values
-    that are all in [0, 1] ``calibration``, the values read as chances of success.
+    ``auc`` (None without both successes and failures); ``pairs``, the Bradley-Terry report on at most ``pairs`` random
+    (success, failure) pairs; and for values that are all in [0, 1] ``calibration``, the values read as chances of
+    success.
     """
     x, y = np.asarray(values, dtype=np.float64), np.asarray(labels, dtype=bool)
     better, worse = x[y], x[~y]
-    found: dict[str, Any] = {"n": len(x), "successes": int(y.sum()), "auc": auc(values, labels)}
+    ranked = auc(values, labels)
+    found: dict[str, Any] = {"n": len(x), "successes": int(y.sum()), "auc": None if math.isnan(ranked) else ranked}
     rng = np.random.default_rng(seed)
     count = min(pairs, len(better) * len(worse))
     if count:

@@ -24,19 +24,15 @@ Value = Union[int, str]
 Form = Mapping[str, Sequence[Value]]
 """Field → the values that a verdict may give it."""
 
+MAX_REPLY = 100_000  # characters; looking for objects in a hostile text takes time
+
 WINNER: Form = {"winner": ("A", "B", "tie")}
 
 _DEFUSED = (
-    (
-        re.compile(r"<(?=\s*[|｜])|<(?=\s*/?\s*(?:s|bos|eos|pad|unk|(?:start|end)_of_turn|turn\|?|think)\s*>)", re.I),
-        "< ",
-    ),
+    (re.compile(r"<(?=[|｜]|/?(?:s|bos|eos|pad|unk|(?:start|end)_of_turn|turn\|?|think)>)", re.I), "< "),
     (re.compile(r"(?<=[|｜])>"), " >"),
-    (re.compile(r"<<(?=\s*/?\s*SYS\s*>>)", re.I), "< <"),
-    (
-        re.compile(r"\[(?=\s*/?\s*(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|begin|end)\b)", re.I),
-        "[ ",
-    ),
+    (re.compile(r"<<(?=/?SYS>>)", re.I), "< <"),
+    (re.compile(r"\[(?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|begin|end))", re.I), "[ "),
 )
 _INVISIBLE = ("Cc", "Cf", "Co", "Cs", "Cn")  # control, format (bidi, zero-width, tags), private, surrogate, unassigned
 
@@ -178,6 +174,8 @@ def read_verdict(reply: str, question: Question) -> dict[str, Value]:
 
     Words around it are ignored, and so are objects without the key: they can only be quotations.
     """
+    if len(reply) > MAX_REPLY:
+        raise InvalidVerdict(f"the reply is longer than {MAX_REPLY} characters")
     found = [o for o in _objects(reply) if o.get("key") == question.key]
     if not found:
         raise InvalidVerdict("there is no JSON object with the key in the reply")
