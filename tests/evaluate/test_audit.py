@@ -121,7 +121,7 @@ def test_a_local_judge_is_audited_and_held_against_the_verifier(here: Path) -> N
     assert cli.main(["audit-reward", "env=search", "--tasks", "2", *QUICK, *judge]) == 3
     found = result()
     assert 0 <= found["agreement"]["judge"]["auc"] <= 1 and found["agreement"]["judge"]["calibration"]["ece"] >= 0
-    assert found["counts"]["judge/calls"] > 20 and found["counts"]["cost/judge_tokens_in"] > 0
+    assert found["counts"]["cost/judge_calls"] > 20 and found["counts"]["cost/judge_tokens_in"] > 0
 
 
 # --- exploiters

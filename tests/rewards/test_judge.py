@@ -57,7 +57,7 @@ def test_grades_over_http_and_what_they_cost(server: JudgeServer) -> None:
     metrics = judge(server, price_in=3.0, price_out=20.0).score([made], step=0)
     assert all(v in (0.0, 0.25, 0.5, 0.75, 1.0) for v in totals(made))
     assert made.trajectories[0].reward.components[0].tier == "learned"
-    assert metrics["judge/calls"] == 2 and metrics["judge/retries"] == 0 and metrics["judge/cached"] == 0
+    assert metrics["cost/judge_calls"] == 2 and metrics["judge/retries"] == 0 and metrics["judge/cached"] == 0
     assert metrics["cost/judge_tokens_in"] == 200 and metrics["cost/judge_tokens_out"] == 20
     assert metrics["cost/judge_money"] == pytest.approx((3 * 200 + 20 * 20) / 1e6) and metrics["time/judge_s"] > 0
     assert server.requests[0]["model"] == "served" and server.requests[0]["temperature"] == 0
@@ -83,12 +83,12 @@ def test_a_passing_fault_costs_one_retry_and_a_lasting_one_the_score(
     server.faults = [fault]
     metrics = scorer.score([made], step=0)
     assert totals(made)[0] is not None
-    assert (metrics[f"judge/{kind}"], metrics["judge/retries"], metrics["judge/calls"]) == (1, 1, 2)
+    assert (metrics[f"judge/{kind}"], metrics["judge/retries"], metrics["cost/judge_calls"]) == (1, 1, 2)
     server.faults = [fault, fault]
     made = group("3")
     metrics = scorer.score([made], step=0)
     assert totals(made) == [None] and kind in errors(made)[0]
-    assert (metrics[f"judge/{kind}"], metrics["judge/calls"]) == (2, 2)  # one bounded retry, and no more
+    assert (metrics[f"judge/{kind}"], metrics["cost/judge_calls"]) == (2, 2)  # one bounded retry, and no more
     assert metrics["rewards/errors"] == 1 and "reward/mean" not in metrics
 
 
@@ -97,14 +97,14 @@ def test_what_will_not_get_better_is_not_tried_again(server: JudgeServer, fault:
     made = group("2")
     server.faults = [fault]
     metrics = judge(server).score([made], step=0)
-    assert totals(made) == [None] and kind in errors(made)[0] and metrics["judge/calls"] == 1
+    assert totals(made) == [None] and kind in errors(made)[0] and metrics["cost/judge_calls"] == 1
 
 
 def test_free_text_is_no_verdict(server: JudgeServer) -> None:
     """Without a schema the tiny model talks nonsense: two tries, then not scored; the retry quotes nothing."""
     made = group("2")
     metrics = judge(server, json_schema=False).score([made], step=0)
-    assert totals(made) == [None] and metrics["judge/invalid"] == 2 and metrics["judge/calls"] == 2
+    assert totals(made) == [None] and metrics["judge/invalid"] == 2 and metrics["cost/judge_calls"] == 2
     first, second = (r["messages"][-1]["content"] for r in server.requests)
     assert second.startswith(first) and "Your last reply was not valid: there is no JSON object" in second[len(first) :]
     assert "response_format" not in server.requests[0]
@@ -123,7 +123,7 @@ def test_verdicts_are_kept_by_content(server: JudgeServer, tmp_path: Path) -> No
     first, again, other = group("2", "3"), group("2", "3"), group("2", "3")
     judge(server, cache=cache).score([first], step=0)
     metrics = judge(server, cache=cache).score([again], step=7)
-    assert totals(first) == totals(again) and metrics["judge/cached"] == 2 and metrics["judge/calls"] == 0
+    assert totals(first) == totals(again) and metrics["judge/cached"] == 2 and metrics["cost/judge_calls"] == 0
     changed = {**RUBRIC, "instructions": "Be kind."}
     assert judge(server, cache=cache, rubric=changed).score([other], step=0)["judge/cached"] == 0
     assert judge(server, cache=cache, model="another").score([other], step=0)["judge/cached"] == 0
@@ -154,7 +154,7 @@ def test_a_damaged_row_counts_as_absent(tmp_path: Path) -> None:
 def test_several_samples_and_their_majority(server: JudgeServer) -> None:
     made = group("2")
     metrics = judge(server, samples=3, temperature=1.0).score([made], step=0)
-    assert metrics["judge/calls"] == 3 and totals(made)[0] is not None
+    assert metrics["cost/judge_calls"] == 3 and totals(made)[0] is not None
     assert len({r["seed"] for r in server.requests}) == 3
     server.faults = [401]
     assert totals(_scored(judge(server, samples=3, temperature=1.0), group("3")))[0] is not None  # two of three
@@ -207,7 +207,7 @@ def test_pairwise_over_http(server: JudgeServer) -> None:
     metrics = judge(server, mode="pairwise", opponents=1).score([made, alone], step=0)
     assert all(v is not None and 0 <= v <= 1 for v in totals(made)) and sum(totals(made)) == 1.5  # type: ignore[arg-type]
     assert totals(alone) == [None] and "no other scored member" in errors(alone)[0]
-    assert metrics["judge/calls"] == 6
+    assert metrics["cost/judge_calls"] == 6
 
 
 def test_the_key_of_the_account_stays_out_of_everything(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,4 +299,4 @@ def test_smollm2_as_a_judge_behind_http() -> None:
     with serving(LocalChat("smollm2-135m")) as running:
         made = group("2", "3")
         metrics = judge(running, temperature=0.0).score([made], step=0)
-    assert all(v is not None for v in totals(made)) and metrics["judge/calls"] == 2
+    assert all(v is not None for v in totals(made)) and metrics["cost/judge_calls"] == 2

@@ -219,7 +219,7 @@ class Judge(Component):
             messages[-1] = {"role": "user", "content": messages[-1]["content"] + note}
         seed = 2 * sample + (before is not None)
         began = time.monotonic()
-        self._count("judge/calls")
+        self._count("cost/judge_calls")
         try:
             request = Request(messages, question.schema(), self.temperature, self.max_tokens, seed)
             completion = self.chat.complete(request)
@@ -242,10 +242,16 @@ class Judge(Component):
             self._counts[name] += number  # type: ignore[assignment]
 
     def take_counts(self) -> dict[str, float]:
-        """``judge/calls``, ``judge/cached``, ``judge/retries``, one count for each kind of failure, tokens, money, and
-        the seconds that calls took (they overlap)."""
-        always = ("judge/calls", "judge/cached", "judge/retries", *(f"judge/{kind}" for kind in KINDS))
-        costs = ("cost/judge_tokens_in", "cost/judge_tokens_out", "cost/judge_money", "time/judge_s")
+        """Calls, verdicts from the cache, retries, each kind of failure, tokens, money, and the seconds that calls took
+        (they overlap)."""
+        always = ("judge/cached", "judge/retries", *(f"judge/{kind}" for kind in KINDS))
+        costs = (
+            "cost/judge_calls",
+            "cost/judge_tokens_in",
+            "cost/judge_tokens_out",
+            "cost/judge_money",
+            "time/judge_s",
+        )
         with self._lock:
             taken, self._counts = self._counts, Counter()
         return {name: 0.0 for name in (*always, *costs)} | {k: float(v) for k, v in taken.items()}

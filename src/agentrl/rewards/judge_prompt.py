@@ -159,14 +159,16 @@ def _range(allowed: Sequence[Value]) -> str:
 
 
 def as_data(text: str, max_chars: int) -> str:
-    """Text from outside as a judge may see it: visible characters only, no control tokens, at most ``max_chars``."""
+    """Text from outside as a judge may see it: its first and last characters, ``max_chars`` in all, without what is
+    invisible, and with whatever looks like a control token or a marker broken by a space."""
+    if len(text) > max_chars:
+        head = max_chars // 2
+        tail = text[len(text) - (max_chars - head) :]
+        text = f"{text[:head]} (… {len(text) - max_chars} characters left out …) {tail}"
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _INVISIBLE)
     for pattern, instead in _DEFUSED:
         text = pattern.sub(instead, text)
-    if len(text) <= max_chars:
-        return text
-    head = max_chars // 2
-    return f"{text[:head]} (… {len(text) - max_chars} characters left out …) {text[len(text) - (max_chars - head) :]}"
+    return text
 
 
 def read_verdict(reply: str, question: Question) -> dict[str, Value]:

@@ -36,7 +36,15 @@ class Model(Component):
 
         self.reward_model = reward_model.load(str(folder) if folder.is_dir() else path, max_tokens)
         self.batch_tokens = batch_tokens
+        self.tokens = 0
 
     def score_batch(self, items: Sequence[Scoring]) -> list[Score]:
         rows = [self.reward_model.encode(of_trajectory(item.trajectory)) for item in items]
+        self.tokens += sum(map(len, rows))
         return [Score(value) for value in self.reward_model.rewards(rows, self.batch_tokens)]
+
+    def take_counts(self) -> dict[str, float]:
+        """Tokens read, and 2N operations for each (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+        tokens, self.tokens = float(self.tokens), 0
+        operations = 2.0 * self.reward_model.model.num_parameters() * tokens
+        return {"cost/reward_model_tokens_forward": tokens, "cost/reward_model_flops_forward": operations}
