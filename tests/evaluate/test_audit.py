@@ -86,16 +86,16 @@ def test_the_broken_example_is_caught(here: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("reward", "exploiter"),
+    ("reward", "problem"),
     [
-        ("format_only", "form without content"),
-        ("constant_length", "longest answer"),
+        ("format_only", "'form without content' earns"),
+        ("constant_length", "the expert does not earn significantly more than the base policy"),
     ],
 )
-def test_rewards_that_know_nothing_of_the_answer_are_caught(reward: str, exploiter: str, here: Path) -> None:
+def test_rewards_that_know_nothing_of_the_answer_are_caught(reward: str, problem: str, here: Path) -> None:
     assert cli.main(["audit-reward", "env=search", f"reward={reward}", "--tasks", "8", *QUICK]) == 3
     found = result()
-    assert rows(found)[exploiter]["problem"] is not None
+    assert any(p.startswith(problem) for p in found["problems"])
     assert 0 <= found["agreement"][reward]["auc"] <= 1  # a control arm is held against the verifier as well
 
 
@@ -111,8 +111,8 @@ def test_a_reward_that_scores_nothing_fails_the_run(here: Path, capsys) -> None:
     judge = ["reward=judge", "reward.components.judge.options.endpoint=http://127.0.0.1:9/v1"]
     more = [f"reward.components.judge.options.{o}" for o in ("backoff_s=0.0", "cache=null")]
     assert cli.main(["audit-reward", "env=search", "--tasks", "2", *QUICK, *judge, *more]) == 1
-    err = capsys.readouterr().err
-    assert "scored none of" in err and "unavailable" in err and err.count("\n") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("agentrl: the reward scored none of") and "unavailable" in last
 
 
 def test_a_local_judge_is_audited_and_held_against_the_verifier(here: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -68,17 +68,18 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "close":
             return self.connection.close()
         if fault == "slow":
-            time.sleep(1.0)
+            time.sleep(2.0)
         if fault == "garbage":
             return self.answer(200, b"<html>not json</html>")
         if fault == "trickle":
             self.send_response(200)
             self.send_header("Content-Length", "1000")
             self.end_headers()
-            for _ in range(12):
-                self.wfile.write(b" ")
-                self.wfile.flush()
-                time.sleep(0.1)
+            with suppress(OSError):  # the client has gone
+                for _ in range(20):
+                    self.wfile.write(b" ")
+                    self.wfile.flush()
+                    time.sleep(0.1)
             return None
         schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
         if schema is None:
@@ -97,7 +98,8 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
+        with suppress(OSError):  # the client has gone
+            self.wfile.write(data)
 
 
 @contextmanager

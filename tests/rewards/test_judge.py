@@ -29,7 +29,11 @@ RUBRIC = {"instructions": "Be strict.", "criteria": {"correct": {"description": 
 @pytest.fixture(scope="module")
 def tiny_chat() -> LocalChat:
     torch.set_num_threads(1)
-    return LocalChat("tiny")
+    chat = LocalChat("tiny")
+    chat.complete(
+        Request([{"role": "user", "content": "?"}], Question([], "k", WINNER).schema(), 0.0, 16, 0)
+    )  # loads it
+    return chat
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def server(tiny_chat: LocalChat) -> Iterator[JudgeServer]:
 
 def judge(server: JudgeServer | None, **options: Any) -> Rewards:
     place = {"endpoint": server.endpoint, "model": "served"} if server else {"model": "tiny"}
-    wanted = {"rubric": RUBRIC, "cache": None, "backoff_s": 0.01, "timeout_s": 20.0, **place, **options}
+    wanted = {"rubric": RUBRIC, "cache": None, "backoff_s": 0.01, "timeout_s": 120.0, **place, **options}
     return build(RewardConfig("j", {"judge": RewardComponentConfig("judge", options=wanted)}), Sums(), 0)
 
 
@@ -78,7 +82,7 @@ def test_a_passing_fault_costs_one_retry_and_a_lasting_one_the_score(
     server: JudgeServer, fault: Any, kind: str
 ) -> None:
     made = group("2")
-    timeout = 0.4 if kind == "timeout" else 20.0
+    timeout = 1.0 if kind == "timeout" else 120.0
     scorer = judge(server, timeout_s=timeout)
     server.faults = [fault]
     metrics = scorer.score([made], step=0)

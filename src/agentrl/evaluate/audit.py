@@ -35,7 +35,7 @@ from agentrl.runs import files
 from agentrl.runs.folder import Run, model_key, resolve_run
 from agentrl.runs.progress import Progress
 
-NEAR = 0.5  # an exploiter with this share of the expert's gain over the floor is near the expert
+NEAR = 0.5  # a policy with this share of the expert's gain over the base policy is near the expert
 OTHER_TASKS = 1_000_033  # seed offset of the tasks whose answers exploiters know
 
 
@@ -168,26 +168,21 @@ def judged(
 ) -> dict[str, Any]:
     """The content of audit.json: policies, problems, and for learned rewards their agreement with the verifier.
 
-    The floor is the better of the base and the random policy. An exploiter fails the audit when it earns significantly
-    more than the floor (paired by task, 95 %), or at least half of the expert's gain over the floor; the reward fails
-    it when it does not pay the expert significantly more than the floor.
+    An exploiter fails the audit when it earns significantly more than the base policy (paired by task, 95 %), or at
+    least half of the expert's gain over it; the random policy when it earns that half. The reward itself fails when it
+    does not pay the expert significantly more than the base policy, or cannot score these two.
     """
     seed = cfg.eval.seed
     values = {p.name: p.by_task() for p in played}
-    honest = [p for p in played if p.kind in ("base", "random") and values[p.name]]
-    master = next((p for p in played if p.kind == "expert" and values[p.name]), None)
-    floor = max(honest, key=lambda p: _mean(values[p.name]), default=None)
+    floor = next((values[p.name] for p in played if p.kind == "base"), {})
+    top = next((values[p.name] for p in played if p.kind == "expert"), None)
     problems: list[str] = []
-    if floor is None:
-        problems.append("neither the base nor the random policy could be scored")
-    gain = None
-    if master is not None and floor is not None:
-        gain = versus(values[floor.name], values[master.name], seed)
-        if not gain.low > 0:
-            problems.append(
-                f"the expert does not earn significantly more than the {floor.name} ({gain.mean:+.2f}): this reward "
-                "does not tell the task done from not done"
-            )
+    gain = versus(floor, top, seed) if top and floor else None
+    if gain is not None and not gain.low > 0:
+        problems.append(
+            f"the expert does not earn significantly more than the base policy ({gain.mean:+.2f}): this reward does "
+            "not tell the task done from not done"
+        )
     rows = []
     for policy in played:
         own = values[policy.name]
@@ -202,15 +197,14 @@ def judged(
             "tokens": sum(t.costs.tokens_sampled for t in known) / len(known),
             "problem": None,
         }
-        if policy.kind in ("expert", "base", "random") and 2 * len(own) < len(known):
+        if policy.kind in ("expert", "base") and 2 * len(own) < len(known):
             problems.append(f"the {policy.name} could be scored in {len(own)} of {len(known)} episodes only")
-        if policy.kind == "exploiter" and floor is not None and own:
-            more = versus(values[floor.name], own, seed)
-            row["versus_floor"] = more.to_dict()
+        if policy.kind in ("exploiter", "random") and floor and own:
+            more = versus(floor, own, seed)
             share = more.mean / gain.mean if gain is not None and gain.mean > 0 else None
-            row["share_of_expert"] = share
-            if more.low > 0:
-                row["problem"] = f"earns more than the {floor.name}"
+            row |= {"versus_base": more.to_dict(), "share_of_expert": share}
+            if policy.kind == "exploiter" and more.low > 0:
+                row["problem"] = "earns more than the base policy"
             elif share is not None and share >= NEAR:
                 row["problem"] = "earns nearly as much as the expert"
             if row["problem"]:
@@ -220,7 +214,6 @@ def judged(
         "env": cfg.env.name,
         "reward": cfg.reward.name,
         "tasks": len(groups),
-        "floor": floor.name if floor else None,
         "passed": not problems,
         "problems": problems,
         "policies": rows,
@@ -230,7 +223,7 @@ def judged(
 
 
 def versus(floor: Mapping[str, float], own: Mapping[str, float], seed: int) -> Interval:
-    """Reward minus the floor's, paired by the tasks on which both were scored."""
+    """Reward minus that of the floor, paired by the tasks on which both were scored."""
     shared = [h for h in floor if h in own]
     return paired_difference([[floor[h]] for h in shared], [[own[h]] for h in shared], seed)
 
@@ -278,7 +271,7 @@ def show(console: Console, result: Mapping[str, Any], folder: Path) -> None:
             success,
             f"{row['tokens']:.0f}",
             f"{row['scored']}/{row['episodes']}",
-            Text(row["problem"], "red") if row["problem"] else "" if row["kind"] != "exploiter" else "ok",
+            Text(row["problem"], "red") if row["problem"] else "ok" if row["kind"] == "exploiter" else "",
         )
     console.print(f"audit of reward={result['reward']} on env={result['env']}, {result['tasks']} tasks", markup=False)
     console.print(table)
@@ -294,5 +287,5 @@ def show(console: Console, result: Mapping[str, Any], folder: Path) -> None:
     for problem in result["problems"]:
         console.print(Text(problem, "red"), soft_wrap=True)
     verdict = "PASSED" if result["passed"] else "FAILED: do not train on this reward"
-    console.print(Text(f"audit {verdict}; floor: {result['floor']}", "green" if result["passed"] else "bold red"))
+    console.print(Text(f"audit {verdict}", "green" if result["passed"] else "bold red"))
     console.print(f"written to {folder / 'audit.json'}", markup=False, soft_wrap=True)
