@@ -64,7 +64,7 @@ def test_every_shipped_choice_composes(group: str, name: str) -> None:
     steps = ["algo.estimator=episode_plus_step"]
     needed = {"potential": steps, "implicit_step": steps, "implicit_step_released": steps}
     needed |= {"openai": ["engine.model=some-model"]}
-    needed |= dict.fromkeys(("istar", "istar_merged", "istar_released", "istar_token"), ["reward=implicit_step"])
+    needed |= {n: ["reward=implicit_step"] for n in ("istar", "istar_merged", "istar_released", "istar_token")}
     stage = "eval" if name == "openai" else "train"  # it is for evaluation only
     cfg = compose([f"{group}={name}", *needed.get(name, [])], stage=stage)
     if group != "experiment":

@@ -25,7 +25,7 @@ from agentrl.models.template import Renderer
 from agentrl.rollout.trajectory import Origin, StopReason
 
 REPO = Path(__file__).resolve().parents[2]
-NEEDS_DATA = {"search_qa"}  # real data or a service: audited where that is there
+NEEDS_DATA = ("search_qa", "webshop_files", "code_math")  # files that a checkout does not carry
 QUICK = (
     "model=tiny", "engine.threads=1", "run.tracker=none", "run.dir=run", "env.max_turn_tokens=160",
     "rollout.max_tokens=1100",

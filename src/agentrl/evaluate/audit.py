@@ -33,6 +33,7 @@ from agentrl.rollout.sampling import Sampling
 from agentrl.rollout.trajectory import Group, Trajectory
 from agentrl.runs import files
 from agentrl.runs.folder import Run, model_key, resolve_run
+from agentrl.runs.ledger import Ledger
 from agentrl.runs.progress import Progress
 
 NEAR = 0.5  # a policy with this share of the expert's gain over the base policy is near the expert
@@ -70,7 +71,7 @@ def main(cfg: Config, tasks: int, run: str | None = None) -> bool:
             raise RunError(f"environment {spec.name} has no task of variant '{spec.train_variant}'")
         folder = Run.create(cfg, "audit", sys.argv)
         with folder.ending():
-            played = play_all(cfg, spec, drawn)
+            played = play_all(cfg, spec, drawn, folder.ledger)
             groups = as_groups(played, drawn)
             counts = _scored(scorer, groups)
             result = judged(cfg, played, groups, counts)
@@ -87,7 +88,7 @@ def main(cfg: Config, tasks: int, run: str | None = None) -> bool:
     return bool(result["passed"])
 
 
-def play_all(cfg: Config, spec: EnvSpec, tasks: Sequence[Task]) -> list[Played]:
+def play_all(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger) -> list[Played]:
     """Every policy on every task: the expert and the random policy, the base policy, the exploiters."""
     path = cfg.model.init or resolve(cfg.model)
     renderer = Renderer(load_tokenizer(path))
@@ -119,19 +120,19 @@ def play_all(cfg: Config, spec: EnvSpec, tasks: Sequence[Task]) -> list[Played]:
             for name, kind, trajectory in found:
                 played.setdefault(name, Played(name, kind)).trajectories.append(trajectory)
             progress.update(done)
-    base = Played("base policy", "base", base_policy(cfg, spec, tasks))
+    base = Played("base policy", "base", base_policy(cfg, spec, tasks, book))
     ordered = list(played.values())
     return [p for p in (ordered[0], base, *ordered[1:]) if any(t is not None for t in p.trajectories)]
 
 
-def base_policy(cfg: Config, spec: EnvSpec, tasks: Sequence[Task]) -> list[Trajectory | None]:
+def base_policy(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger) -> list[Trajectory | None]:
     """One episode a task of the policy that training would start from."""
     from agentrl.stages.evaluate import Policy, acting
 
     checkpoint = Path(cfg.model.init) if cfg.model.init else None
     policy = Policy("base", checkpoint, model_key(cfg.model), 0, remote=cfg.engine.name == "openai")
     sampling = Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p)
-    with Progress("audit: base policy", 1) as progress, acting(cfg, spec, policy) as collector:
+    with Progress("audit: base policy", 1) as progress, acting(cfg, spec, policy, book) as collector:
         groups = collector.collect(
             list(tasks),
             1,
