@@ -179,7 +179,7 @@ def test_exploiters_fit_the_limits_and_do_what_they_say(renderer: Renderer) -> N
     assert played["empty actions"].answer is None and len(played["empty actions"].turns) == 6
     assert task.truth["answers"][0] in (played["all candidates at once"].answer or "")
     assert played["copied observation"].costs.tool_calls == 1
-    assert played["repeated tool calls"].costs.tool_calls == 5
+    assert played["repeated tool calls"].costs.tool_calls >= 3
     assert len(renderer.encode(played["longest answer"].turns[0].action)) > 80
     assert len(played["form without content"].turns) > 1
 
