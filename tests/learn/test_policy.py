@@ -76,7 +76,7 @@ def test_micro_batches_change_neither_metrics_nor_weights(kits):
         results.append((learner.update(groups), learner.model))
     (a, first), (b, second) = results
     assert a.keys() == b.keys()
-    for name in set(a) - {"train/tokens"}:
+    for name in {n for n in a if not n.startswith(("train/tokens", "train/attended"))}:
         assert a[name] == pytest.approx(b[name], rel=2e-3, abs=1e-5), name
     for x, y in zip(first.parameters(), second.parameters(), strict=True):
         # Adam's first steps are nearly signs: where a gradient is all rounding, its direction is free.

@@ -16,7 +16,7 @@ from agentrl.envs.code.protocol import WIRES
 from agentrl.envs.code.spec import CodeSpec
 from agentrl.envs.code.traces import messages_in
 from agentrl.errors import UserError
-from agentrl.learn.traces import file_traces, play
+from agentrl.learn.traces import Traces, file_traces, play
 from agentrl.models import tiny
 from agentrl.models.load import load_tokenizer
 from agentrl.models.template import Renderer
@@ -48,7 +48,7 @@ def test_the_expert_solves_every_variant(
             actions = chosen.expert(task, 0)
             assert actions and list(actions) == list(chosen.expert(task, 0) or [])
             assert all(a.endswith(tuple(chosen.stop)) for a in actions) or not chosen.stop
-            row = play(chosen, renderer, task, actions, EnvConfig(max_obs_tokens=400))
+            row = play(chosen, renderer, task, actions, EnvConfig(max_obs_tokens=400), Traces())
             assert row is not None, (task, actions)
             text = renderer.decode(row.ids.tolist())
             assert ("<interpreter>" in text or not task.truth.get("example", "x")) or name == "tool_call"

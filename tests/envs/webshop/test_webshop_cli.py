@@ -12,6 +12,7 @@ from agentrl.cli import main
 from agentrl.config.composing import compose
 from agentrl.envs import check, play
 from agentrl.envs.webshop.spec import WebShopSpec
+from agentrl.runs import report
 
 SMALL = ["env=webshop", "env.options.per_kind=6"]
 
@@ -61,7 +62,7 @@ def test_three_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert metrics[0]["reward/graded/mean"] == metrics[0]["score/score/mean"] and "success/mean" in metrics[0]
-    page = (trained / "report.html").read_text()
+    page = report.write(trained).read_text()
     assert "Search page." in page and "Your errand" in page and "turn by turn" in page
     done = stage("eval", "--heldout", "eval.tasks=1", "env.max_turns=2", "env.max_turn_tokens=8")
     panels = json.loads((done / "eval.json").read_text())["panels"]
