@@ -55,7 +55,7 @@ def test_going_on_is_as_if_never_stopped(config):
     write()
     a = train.main(config(*SMALL, "train.steps=4", "run.dir=a"))
     b = train.main(config(*SMALL, "train.steps=2", "run.dir=b"))
-    b = train.main(config("run.resume=b"), steps=4)
+    b = train.main(config("run.resume=b", "train.steps=4"), given={"train.steps"})
     assert lines("a") == lines("b")
     for name in ("model.safetensors", "trainer/optimizer.safetensors", "trainer/state.json"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
