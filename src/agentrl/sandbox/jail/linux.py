@@ -27,6 +27,8 @@ NUMBERS = {
 COMMON = {
     "close_range": 436,
     "mount_setattr": 442,
+    "open_tree": 428,
+    "move_mount": 429,
     "landlock_create_ruleset": 444,
     "landlock_add_rule": 445,
     "landlock_restrict_self": 446,
@@ -92,6 +94,19 @@ def set_mount_attributes(path: str, attributes: int) -> None:
     at_fdcwd, at_recursive = -100, 0x8000
     attr = struct.pack("QQQQ", attributes, 0, 0, 0)
     syscall("mount_setattr", at_fdcwd, os.fsencode(path), at_recursive, attr, len(attr))
+
+
+def copy_tree(path: str) -> int:
+    """A descriptor of a copy of the mounts at ``path`` and below, to be put elsewhere with ``place_tree``."""
+    at_fdcwd, clone, cloexec, at_recursive = -100, 1, os.O_CLOEXEC, 0x8000
+    return syscall("open_tree", at_fdcwd, os.fsencode(path), clone | cloexec | at_recursive)
+
+
+def place_tree(descriptor: int, path: str) -> None:
+    """Mount what ``copy_tree`` copied at ``path``, and close the descriptor."""
+    at_fdcwd, from_descriptor = -100, 4
+    syscall("move_mount", descriptor, b"", at_fdcwd, os.fsencode(path), from_descriptor)
+    os.close(descriptor)
 
 
 def pivot_root(new: str, old: str) -> None:

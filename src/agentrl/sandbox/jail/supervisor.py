@@ -69,7 +69,12 @@ def _separate(base: Base, order: Mapping[str, Any]) -> None:
     keeper.map_self(base.proc, (INSIDE_ID, uid), (INSIDE_ID, gid))
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     options = f"size={order['tmp_bytes']},nr_inodes={order['tmp_inodes']},mode=1777"
+    # An interpreter that is installed below /tmp must stay readable there.
+    below = {f"/tmp/{name}": linux.copy_tree(f"/tmp/{name}") for name in os.listdir("/tmp")}
     linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, options)
+    for path, tree in below.items():
+        os.mkdir(path, 0o755)
+        linux.place_tree(tree, path)
 
 
 def _watch(control: socket.socket, report: socket.socket, pid: int) -> None:
