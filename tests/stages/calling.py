@@ -11,8 +11,10 @@ from agentrl.envs.base import Environment, EnvSpec, Episode, Message, Observatio
 class CallingSpec(EnvSpec):
     name = "calling"
 
-    def __init__(self, seconds: float = 0.0):
+    def __init__(self, seconds: float = 0.0, violations: bool = False, crash: bool = False):
         self.seconds = seconds  # of a call
+        self.violations = violations  # actions of a length that 3 divides break out of something
+        self.crash = crash  # the verifier fails on answers of such a length
 
     def variants(self) -> Mapping[str, str]:
         return {"train": "calls", "later": "the same, held out"}
@@ -26,6 +28,8 @@ class CallingSpec(EnvSpec):
         return CallingEnv(self)
 
     def verify(self, episode: Episode) -> Verdict:
+        if self.crash and episode.answer and len(episode.answer) % 3 == 0:
+            raise ZeroDivisionError("a bug in the verifier")
         return Verdict(float(bool(episode.answer) and len(episode.answer) % 2 == 0))
 
     def gold_answers(self, task: Task) -> Sequence[str]:
@@ -53,7 +57,8 @@ class CallingEnv(Environment):
         self.actions.append(action)
         done = len(self.actions) == 2
         observation = None if done else Observation(f" seen {len(action)} ")
-        return Transition(observation, done, tool_calls=1, tool_seconds=self.spec.seconds)
+        info = {"violation": "a way out"} if self.spec.violations and len(action) % 3 == 0 else {}
+        return Transition(observation, done, tool_calls=1, tool_seconds=self.spec.seconds, info=info)
 
     def state_key(self) -> str:
         return "/".join(self.actions)
