@@ -116,6 +116,31 @@ class Environment(ABC):
         """Release what the episode holds."""
 
 
+class Wrapper(Environment):
+    """An environment around another one that changes nothing; a subclass overrides what it is there for."""
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+
+    def reset(self, task: Task) -> list[Message]:
+        return self.environment.reset(task)
+
+    def step(self, action: str) -> Transition:
+        return self.environment.step(action)
+
+    def state_key(self) -> str:
+        return self.environment.state_key()
+
+    def potential(self) -> float | None:
+        return self.environment.potential()
+
+    def answer(self) -> str | None:
+        return self.environment.answer()
+
+    def close(self) -> None:
+        self.environment.close()
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A verifier's finding: named scores in [0, 1]; ``success`` is the headline (e.g. exact match)."""

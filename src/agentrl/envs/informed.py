@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 
-from agentrl.envs.base import Environment, EnvSpec, Message, Task, Transition
+from agentrl.envs.base import Environment, EnvSpec, Message, Task, Wrapper
 
 
-class Informed(Environment):
+class Informed(Wrapper):
     """An environment that hands the policy ``EnvSpec.evidence`` at the end of its prompt; all else is as it was."""
 
     def __init__(self, environment: Environment, spec: EnvSpec):
-        self.environment, self.spec = environment, spec
+        super().__init__(environment)
+        self.spec = spec
 
     def reset(self, task: Task) -> list[Message]:
         *before, last = self.environment.reset(task)
@@ -19,21 +20,6 @@ class Informed(Environment):
         if evidence is None:
             return [*before, last]
         return [*before, {**last, "content": f"{last['content'].rstrip()}\n\nThis is already known:\n{evidence}\n"}]
-
-    def step(self, action: str) -> Transition:
-        return self.environment.step(action)
-
-    def state_key(self) -> str:
-        return self.environment.state_key()
-
-    def potential(self) -> float | None:
-        return self.environment.potential()
-
-    def answer(self) -> str | None:
-        return self.environment.answer()
-
-    def close(self) -> None:
-        self.environment.close()
 
 
 def with_evidence(spec: EnvSpec) -> EnvSpec:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agentrl.envs.base import Environment, EnvSpec, Message, Observation, Task, Transition
+from agentrl.envs.base import Environment, EnvSpec, Observation, Transition, Wrapper
 
 NOTHING = "The tools are switched off: no result."
 
 
-class Silenced(Environment):
+class Silenced(Wrapper):
     """An environment in which the result of every tool call is replaced by ``NOTHING``; all else is as it was.
 
     The tool itself still runs, so that costs, limits and failures are those of the real arm.
     """
-
-    def __init__(self, environment: Environment):
-        self.environment = environment
-
-    def reset(self, task: Task) -> list[Message]:
-        return self.environment.reset(task)
 
     def step(self, action: str) -> Transition:
         transition = self.environment.step(action)
@@ -27,18 +21,6 @@ class Silenced(Environment):
             return transition
         shown = transition.observation
         return replace(transition, observation=Observation(NOTHING, shown.before, shown.after))
-
-    def state_key(self) -> str:
-        return self.environment.state_key()
-
-    def potential(self) -> float | None:
-        return self.environment.potential()
-
-    def answer(self) -> str | None:
-        return self.environment.answer()
-
-    def close(self) -> None:
-        self.environment.close()
 
 
 class ToolsOff(EnvSpec):
