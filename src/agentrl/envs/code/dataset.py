@@ -10,7 +10,6 @@ are verl's (``prompt`` messages, ``reward_model.ground_truth``). A row with ``te
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +19,7 @@ from agentrl.data import Rows, as_text, load_rows, parse_json
 from agentrl.envs.base import Task
 from agentrl.envs.code import answers
 from agentrl.envs.code.equivalence import KINDS
+from agentrl.envs.variant_files import listed, refuse_leaks, under
 from agentrl.errors import UserError, nearest
 
 TRAIN = "train"
@@ -39,7 +39,7 @@ class ProblemFiles:
         if TRAIN in heldout:
             raise UserError(f"heldout: the name {TRAIN!r} is taken by the training variant; choose another")
         self._root = Path(root).expanduser() if root else None
-        self._files = {TRAIN: _listed(train)} | {name: _listed(files) for name, files in heldout.items()}
+        self._files = {TRAIN: listed(train)} | {name: listed(files) for name, files in heldout.items()}
         for name, files in self._files.items():
             if not files:
                 raise UserError(f"{name}: names no file")
@@ -58,7 +58,7 @@ class ProblemFiles:
         """
         tasks = self._load(variant)
         if variant != TRAIN:
-            self._refuse_leaks(variant, tasks)
+            refuse_leaks(variant, tasks, self._load(TRAIN), "problems")
         return iter(sorted(tasks, key=lambda task: hashlib.sha256(f"{seed}:{task.hash}".encode()).digest()))
 
     def data_hashes(self) -> dict[str, str]:
@@ -74,24 +74,9 @@ class ProblemFiles:
             self._by_variant[variant] = list(tasks.values())
         return self._by_variant[variant]
 
-    def _refuse_leaks(self, variant: str, tasks: Sequence[Task]) -> None:
-        trained = {_plain(task.question): task for task in self._load(TRAIN)}
-        shared = [(task, trained[_plain(task.question)]) for task in tasks if _plain(task.question) in trained]
-        if shared:
-            task, twin = shared[0]
-            raise UserError(
-                f"held-out variant {variant!r}: {len(shared)} of its problems stand in the training files, "
-                f"the first being {task.id} = {twin.id} ({task.question[:80]!r}); take them out of one side"
-            )
-
     def _read(self, file: str) -> Rows:
         if file not in self._rows:
-            path = file
-            if self._root is not None:
-                inside = self._root / Path(file).expanduser()
-                if inside.exists() or file.count("/") != 1 or "." in file.rpartition("/")[2]:
-                    path = str(inside)
-            self._rows[file] = load_rows(path)
+            self._rows[file] = load_rows(under(self._root, file))
         return self._rows[file]
 
 
@@ -196,11 +181,3 @@ def _tests(value: Any, where: str) -> dict[str, Any]:
     if entry is None and not all(isinstance(v, str) for v in (*inputs, *outputs)):
         raise UserError(f"{where}: field 'tests' without 'fn_name' holds texts: standard input and what to print")
     return {"entry": entry, "inputs": inputs[:MAX_TESTS], "outputs": outputs[:MAX_TESTS]}
-
-
-def _listed(files: str | Sequence[str]) -> list[str]:
-    return [files] if isinstance(files, str) else [str(file) for file in files]
-
-
-def _plain(problem: str) -> str:
-    return " ".join(re.findall(r"\w+", problem.lower()))

@@ -7,13 +7,13 @@ Questions come in the FlashRAG shape (``question``, ``golden_answers``; ``id`` a
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentrl.data import Rows, as_text, load_rows
 from agentrl.envs.base import Task
+from agentrl.envs.variant_files import listed, refuse_leaks, under
 from agentrl.errors import UserError, nearest
 from agentrl.retrieval import Retriever, build
 from agentrl.retrieval.passages import Passages, open_passages
@@ -108,7 +108,7 @@ class QADataset:
             if name not in heldout:
                 raise UserError(f"in_domain: {name!r} is not a held-out variant; {nearest(name, heldout)}")
         self._root = Path(root).expanduser() if root else None
-        self._files = {TRAIN: _listed(train)} | {name: _listed(files) for name, files in heldout.items()}
+        self._files = {TRAIN: listed(train)} | {name: listed(files) for name, files in heldout.items()}
         for name, files in self._files.items():
             if not files:
                 raise UserError(f"{name}: names no file")
@@ -138,7 +138,7 @@ class QADataset:
         """
         tasks = self._load(variant)
         if variant != TRAIN:
-            self._refuse_leaks(variant, tasks)
+            refuse_leaks(variant, tasks, self._load(TRAIN), "questions")
         # Sorting by a seeded hash is the same order on every machine, and of the same tasks in whatever files.
         order = sorted(tasks, key=lambda task: hashlib.sha256(f"{seed}:{task.hash}".encode()).digest())
         return iter(order[start:])
@@ -146,7 +146,7 @@ class QADataset:
     def passages(self) -> Passages | None:
         """The corpus; None when it is a remote server's."""
         if self._passages is None and self._corpus is not None:
-            self._passages = open_passages(self._path(self._corpus))
+            self._passages = open_passages(under(self._root, self._corpus))
         return self._passages
 
     def retriever(self) -> Retriever:
@@ -188,33 +188,7 @@ class QADataset:
             self._by_variant[variant] = list(tasks.values())
         return self._by_variant[variant]
 
-    def _refuse_leaks(self, variant: str, tasks: Sequence[Task]) -> None:
-        trained = {_plain(task.question): task for task in self._load(TRAIN)}
-        shared = [(task, trained[_plain(task.question)]) for task in tasks if _plain(task.question) in trained]
-        if shared:
-            task, twin = shared[0]
-            raise UserError(
-                f"held-out variant {variant!r}: {len(shared)} of its questions stand in the training files, "
-                f"the first being {task.id} = {twin.id} ({task.question[:80]!r}); take them out of one side"
-            )
-
     def _read(self, file: str) -> Rows:
         if file not in self._rows:
-            self._rows[file] = load_rows(self._path(file))
+            self._rows[file] = load_rows(under(self._root, file))
         return self._rows[file]
-
-    def _path(self, file: str) -> str:
-        """``file`` under the root where it exists there; a Hub id stays as it is."""
-        if self._root is None:
-            return file
-        path = self._root / Path(file).expanduser()
-        looks_local = path.exists() or file.count("/") != 1 or "." in file.rpartition("/")[2]
-        return str(path) if looks_local else file
-
-
-def _listed(files: str | Sequence[str]) -> list[str]:
-    return [files] if isinstance(files, str) else [str(file) for file in files]
-
-
-def _plain(question: str) -> str:
-    return " ".join(re.findall(r"\w+", question.lower()))
