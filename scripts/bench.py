@@ -22,6 +22,7 @@ from bench_job import Job, text_of_length
 from bench_report import compare, draw, peaks, show
 from rich.console import Console
 
+from agentrl.allocator import tunables
 from agentrl.config.schema import ModelConfig
 from agentrl.errors import RunError, UserError
 from agentrl.models.cache import build_once
@@ -188,14 +189,15 @@ def measure(side: str, python: str, job: Job, out: Path, number: int, console: C
     """
     result, log = out / f"{number}-{side}.json", out / f"{number}-{side}.log"
     result.unlink(missing_ok=True)
-    threads = {"OMP_NUM_THREADS": str(job.threads), "MKL_NUM_THREADS": str(job.threads)}
+    # Both sides get the memory settings that the agentrl command gives itself.
+    settings = {"OMP_NUM_THREADS": str(job.threads), "MKL_NUM_THREADS": str(job.threads), "GLIBC_TUNABLES": tunables()}
     start = time.monotonic()
     with log.open("w") as stream:
         done = subprocess.run(
             [python, str(HERE / f"bench_{side}.py"), str(out / f"job-{side}.json"), str(result)],
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **threads},
+            env={**os.environ, **settings},
         )
     seconds = time.monotonic() - start
     console.print(f" {seconds:.0f} s")

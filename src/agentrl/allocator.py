@@ -19,6 +19,11 @@ TUNABLES = {
 }
 
 
+def tunables() -> str:
+    """The value of GLIBC_TUNABLES."""
+    return ":".join(f"{name}={value}" for name, value in TUNABLES.items())
+
+
 def restart_with_huge_pages(args: Sequence[str]) -> None:
     """Replace this process by ``python -m agentrl ARGS`` with glibc's settings made. Does nothing elsewhere.
 
@@ -26,6 +31,6 @@ def restart_with_huge_pages(args: Sequence[str]) -> None:
     """
     if not sys.platform.startswith("linux") or "GLIBC_TUNABLES" in os.environ or platform.libc_ver()[0] != "glibc":
         return
-    environment = {**os.environ, "GLIBC_TUNABLES": ":".join(f"{k}={v}" for k, v in TUNABLES.items())}
+    environment = {**os.environ, "GLIBC_TUNABLES": tunables()}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "agentrl", *args], environment)

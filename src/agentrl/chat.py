@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from agentrl.errors import UserError
+from agentrl.post import Poster, PostError, http_address
 
 MAX_BYTES = 16 << 20  # of one response
 MAX_WAIT_S = 60.0  # before a retry, whatever the server asks for
@@ -56,7 +57,7 @@ class ChatClient:
 
     Args:
         url: ``http://host:port/v1`` or the whole address up to ``/chat/completions``.
-        api_key_env: environment variable that holds the key; unset or empty sends none. The key is never stored.
+        api_key_env: environment variable that holds the key; None, unset or empty sends none. The key is never stored.
         timeout_s: seconds for one try, from sending to the last byte.
         retries: further tries after a time-out, HTTP 429 or 5xx, or a refused or broken connection.
         backoff_s: seconds before the first retry, doubled each time, with jitter; a longer Retry-After header wins.
@@ -67,7 +68,7 @@ class ChatClient:
         self,
         url: str,
         model: str,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: str | None = "OPENAI_API_KEY",
         timeout_s: float = 60.0,
         retries: int = 3,
         backoff_s: float = 1.0,
@@ -77,15 +78,9 @@ class ChatClient:
         self.timeout_s, self.retries, self.backoff_s = timeout_s, retries, backoff_s
         self.extra = dict(extra or {})
         self.api_key_env = api_key_env
-        key = os.environ.get(api_key_env, "").strip()
-        # A proxy from the environment never serves this machine's own ports.
-        local = self.url.host in ("127.0.0.1", "localhost", "::1")
-        self._client = httpx.Client(
-            timeout=timeout_s,
-            trust_env=not local,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            limits=httpx.Limits(max_connections=None),
-        )
+        key = os.environ.get(api_key_env, "").strip() if api_key_env else ""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._poster = Poster(self.url, timeout_s, MAX_BYTES, headers)
 
     def complete(
         self,
@@ -95,8 +90,12 @@ class ChatClient:
         top_p: float = 1.0,
         seed: int | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        schema: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """The assistant's next message; ``tools`` are JSON-schema functions. Raises ChatError after the last try."""
+        """The assistant's next message. Raises ChatError after the last try.
+
+        ``tools`` are JSON-schema functions; ``schema`` is the JSON schema that the server must hold the reply to.
+        """
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [dict(m) for m in messages],
@@ -109,6 +108,9 @@ class ChatClient:
             body["seed"] = seed
         if tools:
             body["tools"] = [dict(t) for t in tools]
+        if schema is not None:
+            shape = {"name": "reply", "strict": True, "schema": dict(schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": shape}
         body = {k: v for k, v in {**body, **self.extra}.items() if v is not None}
         for attempt in range(self.retries + 1):
             started = time.monotonic()
@@ -124,40 +126,21 @@ class ChatClient:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _post(self, body: Mapping[str, Any]) -> bytes:
-        deadline = time.monotonic() + self.timeout_s
-        late = ChatError("timeout", f"{self.url}: no complete answer within {self.timeout_s:g} s")
         try:
-            with self._client.stream("POST", self.url, json=body) as response:
-                chunks = bytearray()
-                for chunk in response.iter_bytes():
-                    chunks += chunk
-                    # httpx bounds each read; a server that trickles must be bounded as a whole.
-                    if time.monotonic() > deadline:
-                        raise late
-                    if len(chunks) > MAX_BYTES:
-                        raise ChatError("bad_response", f"{self.url}: more than {MAX_BYTES >> 20} MiB")
-                if response.status_code != 200:
-                    raise self._refused(response, bytes(chunks))
-                return bytes(chunks)
-        except httpx.TimeoutException:
-            raise late from None
-        except httpx.DecodingError as error:
-            raise ChatError("bad_response", f"{self.url}: {error}") from None
-        except httpx.HTTPError as error:
-            raise ChatError("unavailable", f"{self.url}: {error or type(error).__name__}") from None
-
-    def _refused(self, response: httpx.Response, content: bytes) -> ChatError:
-        status = response.status_code
-        kind = {401: "auth", 403: "auth", 404: "not_found", 408: "timeout", 429: "rate_limit"}.get(status)
+            answer = self._poster.post(body)
+        except PostError as error:
+            raise ChatError(error.kind, str(error)) from None
+        if answer.status == 200:
+            return answer.content
+        kind = {401: "auth", 403: "auth", 404: "not_found", 408: "timeout", 429: "rate_limit"}.get(answer.status)
         if kind is None:
-            kind = "unavailable" if status >= 500 else "bad_request"
-        detail = " ".join(content[:1000].decode(errors="replace").split())[:200]
+            kind = "unavailable" if answer.status >= 500 else "bad_request"
         hint = f" (the key is read from {self.api_key_env})" if kind == "auth" else ""
-        message = f"{self.url}: HTTP {status}{hint}: {detail}"
-        return ChatError(kind, message, _seconds(response.headers.get("retry-after")))
+        message = f"{self.url}: HTTP {answer.status}{hint}: {answer.detail()}"
+        raise ChatError(kind, message, _seconds(answer.headers.get("retry-after")))
 
     def close(self) -> None:
-        self._client.close()
+        self._poster.close()
 
 
 def _parse(answer: bytes, url: str) -> tuple[str, str, int | None, int | None]:
@@ -206,12 +189,11 @@ def _seconds(header: str | None) -> float:
 
 
 def _endpoint(url: str) -> httpx.URL:
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError):
-        parsed = httpx.URL("")
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    parsed = http_address(url)
+    if parsed is None:
         raise UserError(f"'{url}' is not the address of a chat endpoint, like http://127.0.0.1:8000/v1")
+    if parsed.userinfo:
+        raise UserError("leave credentials out of an endpoint's address; api_key_env names the variable with the key")
     path = parsed.path.rstrip("/")
     if path.endswith("/chat/completions"):
         return parsed.copy_with(path=path)

@@ -77,6 +77,16 @@ def test_newest_checkpoint_and_base_on_all_variants(tmp_path: Path, capsys: pyte
     assert "newest checkpoint" in said and "held-out" in said and "paired by task" in said and "report.html" in said
 
 
+def test_the_base_model_may_be_tried_on_fewer_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = make_run(tmp_path, "sft", "sft", 3)
+    cfg = config(tmp_path, "eval.base_tasks=1")
+    result = json.loads(evaluate.main(cfg, heldout=False, checkpoints=[str(checkpoint)], base=True).read_text())
+    base, cold = (policy["panels"][0] for policy in result["policies"])
+    assert (base["n"], cold["n"]) == (1, 3) and base["panel_hash"] != cold["panel_hash"]
+    assert base["success"]["n"] == 1 and result["paired"][0]["success"]["n"] == 1
+    assert "n=1 " in capsys.readouterr().out
+
+
 def test_policy_names_are_unique_and_runs_stand_for_their_last_checkpoint(tmp_path: Path) -> None:
     from rich.console import Console
 

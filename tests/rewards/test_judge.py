@@ -74,7 +74,7 @@ def test_a_local_judge_gives_the_same_grades(server: JudgeServer) -> None:
     assert totals(there) == totals(here)
 
 
-FAULTS = {"slow": "timeout", "trickle": "timeout", 429: "rate_limited", 503: "unavailable", "close": "unavailable"}
+FAULTS = {"slow": "timeout", "trickle": "timeout", 429: "rate_limit", 503: "unavailable", "close": "unavailable"}
 
 
 @pytest.mark.parametrize(("fault", "kind"), FAULTS.items())
@@ -233,7 +233,7 @@ def test_the_key_of_the_account_stays_out_of_everything(server: JudgeServer, mon
         ({"samples": 3}, "samples=3 with temperature=0"),
         ({"samples": 0}, "samples=0 must be a whole number"),
         ({"timeout_s": "soon"}, "timeout_s=soon"),
-        ({"endpoint": "localhost:8000"}, "is not an address"),
+        ({"endpoint": "localhost:8000"}, "is not the address"),
         ({"endpoint": "http://me:pw@host/v1"}, "credentials"),
         ({"endpoint": None, "model": "smolm"}, "model.name=smolm"),
         ({"model": None}, "model: name"),

@@ -28,7 +28,6 @@ def test_overload_makes_nobody_time_out(isolated: Sandbox) -> None:
     assert max(r.queue_s for r in results) > max(r.wall_s for r in results) / 10
 
 
-@pytest.mark.xfail(strict=False, reason="on an idle machine the retry can meet the dead server again: to be mended")
 def test_a_dead_fork_server_costs_one_retry(confined: Sandbox) -> None:
     restarts = confined.counts["restarts"]
     keeper = psutil.Process(confined._workers[0]._process.pid)
@@ -38,7 +37,6 @@ def test_a_dead_fork_server_costs_one_retry(confined: Sandbox) -> None:
     assert confined.counts["restarts"] == restarts + 1
 
 
-@pytest.mark.xfail(strict=False, reason="on an idle machine the retry can meet the dead server again: to be mended")
 def test_the_breaker_stops_a_run_whose_sandbox_keeps_failing(
     confined: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ BOUNDS: dict[str, Bound] = {
     "train.eval_tasks": POSITIVE_COUNT,
     "train.micro_batch_tokens": POSITIVE_COUNT,
     "eval.tasks": POSITIVE_COUNT,
+    "eval.base_tasks": POSITIVE_COUNT,
     "eval.samples": POSITIVE_COUNT,
     "eval.temperature": COUNT,
     "eval.top_p": POSITIVE_SHARE,

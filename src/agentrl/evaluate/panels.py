@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class Panel:
     def hash(self) -> str:
         """16 hex digits over the task hashes, in any order."""
         return hashlib.sha256("\n".join(sorted(t.hash for t in self.tasks)).encode()).hexdigest()[:16]
+
+    def first(self, n: int | None) -> Panel:
+        """The panel of its first ``n`` tasks; None means all."""
+        return self if n is None or n >= len(self.tasks) else replace(self, tasks=self.tasks[:n], requested=n)
 
     @property
     def note(self) -> str | None:

@@ -39,7 +39,7 @@ def results_table(result: Mapping[str, Any]) -> Table:
         label = Text.assemble(
             (panel["variant"], "bold"), "\n", (split_label(panel["split"]), "cyan"), f", n={panel['n']}"
         )
-        table.add_row(label, *[_cell(policy["panels"][index]) for policy in policies], end_section=True)
+        table.add_row(label, *[_cell(policy["panels"][index], panel["n"]) for policy in policies], end_section=True)
     if any(policy["gap"] for policy in policies):
         label = Text.assemble(("gap", "bold"), "\ntrain − held-out")
         cells = [
@@ -56,9 +56,12 @@ def heading(result: Mapping[str, Any]) -> str:
     return f"{result['env']}: success [95 % interval]; per episode turns, tokens, tool calls, seconds{several}"
 
 
-def _cell(panel: Mapping[str, Any]) -> Text:
+def _cell(panel: Mapping[str, Any], usual: int) -> Text:
+    """One policy on one variant; its number of tasks where that is not the ``usual`` one of the row."""
     success = panel["success"]
     text = Text.assemble((interval_text(success), "bold"))
+    if panel["n"] != usual:
+        text.append(f"\nn={panel['n']}", "cyan")
     episodes = panel["trajectories"] or 1
     if panel["turns"] is not None:
         tokens = panel["cost"]["tokens_sampled"] / episodes
@@ -127,10 +130,18 @@ def write_plot(result: Mapping[str, Any], path: Path) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    handles = [Patch(color=COLOURS[i % len(COLOURS)], label=p["name"]) for i, p in enumerate(policies)]
+    handles = [Patch(color=COLOURS[i % len(COLOURS)], label=_named(p, panels)) for i, p in enumerate(policies)]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def _named(policy: Mapping[str, Any], panels: Sequence[Mapping[str, Any]]) -> str:
+    """The policy's name, with its numbers of tasks where they are not those of ``panels``."""
+    own = [p["n"] for p in policy["panels"]]
+    if own == [p["n"] for p in panels]:
+        return str(policy["name"])
+    return f"{policy['name']} (n={'/'.join(str(n) for n in sorted(set(own)))})"
 
 
 def _tick(panel: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import httpx
 
 from agentrl.data import as_text
 from agentrl.errors import UserError
+from agentrl.post import Poster, PostError, http_address
 from agentrl.retrieval import Hit, RetrievalError
 from agentrl.retrieval.passages import passage
 
@@ -28,12 +29,9 @@ class HttpRetriever:
 
     def __init__(self, url: str, timeout_s: float, retries: int, backoff_s: float):
         self.url = _endpoint(url)
-        self._timeout_s = timeout_s
         self._retries = retries
         self._backoff_s = backoff_s
-        # A proxy from the environment never serves this machine's own ports.
-        local = self.url.host in ("127.0.0.1", "localhost", "::1")
-        self._client = httpx.Client(timeout=timeout_s, trust_env=not local, follow_redirects=True)
+        self._poster = Poster(self.url, timeout_s, MAX_BYTES, follow_redirects=True)
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """See :class:`agentrl.retrieval.Retriever`. Blank queries are not sent: they find nothing.
@@ -61,33 +59,17 @@ class HttpRetriever:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _try(self, body: Mapping[str, Any]) -> bytes:
-        deadline = time.monotonic() + self._timeout_s
-        late = RetrievalError("timeout", f"{self.url}: no complete answer within {self._timeout_s:g} s")
         try:
-            with self._client.stream("POST", self.url, json=body) as response:
-                if response.status_code == 429 or response.status_code >= 500:
-                    raise RetrievalError("unavailable", f"{self.url}: HTTP {response.status_code}")
-                chunks = bytearray()
-                for chunk in response.iter_bytes():
-                    chunks += chunk
-                    # httpx bounds each read; a server that trickles must be bounded as a whole.
-                    if time.monotonic() > deadline:
-                        raise late
-                    if len(chunks) > MAX_BYTES:
-                        raise RetrievalError("bad_response", f"{self.url}: more than {MAX_BYTES >> 20} MiB")
-                if response.status_code != 200:
-                    detail = " ".join(chunks[:1000].decode(errors="replace").split())[:200]
-                    raise RetrievalError("bad_response", f"{self.url}: HTTP {response.status_code}: {detail}")
-                return bytes(chunks)
-        except httpx.TimeoutException:
-            raise late from None
-        except httpx.DecodingError as error:
-            raise RetrievalError("bad_response", f"{self.url}: {error}") from None
-        except httpx.HTTPError as error:
-            raise RetrievalError("unavailable", f"{self.url}: {error or type(error).__name__}") from None
+            answer = self._poster.post(body)
+        except PostError as error:
+            raise RetrievalError(error.kind, str(error)) from None
+        if answer.status == 200:
+            return answer.content
+        kind = "unavailable" if answer.status == 429 or answer.status >= 500 else "bad_response"
+        raise RetrievalError(kind, f"{self.url}: HTTP {answer.status}: {answer.detail()}")
 
     def close(self) -> None:
-        self._client.close()
+        self._poster.close()
 
 
 def _parse(answer: bytes, queries: int, url: str) -> list[list[Hit]]:
@@ -112,11 +94,8 @@ def _hit(item: Any, where: str) -> Hit:
 
 
 def _endpoint(url: str) -> httpx.URL:
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError):
-        parsed = httpx.URL("")
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    parsed = http_address(url)
+    if parsed is None:
         raise UserError(f"retriever.url={url!r} is not an address like http://127.0.0.1:8000/retrieve")
     return parsed.copy_with(path="/retrieve") if parsed.path in ("", "/") else parsed
 

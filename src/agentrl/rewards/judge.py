@@ -204,7 +204,7 @@ class Judge(Component):
             if error.kind in ("refused", "bad_response"):
                 raise
             if error.kind != "invalid":
-                time.sleep(min(MAX_WAIT_S, error.retry_after or self.backoff_s))
+                time.sleep(min(MAX_WAIT_S, error.retry_after_s or self.backoff_s))
             self._count("judge/retries")
             verdict = self._ask(question, sample, error)
         if not self.cache.put(key, verdict):

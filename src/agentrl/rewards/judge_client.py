@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import httpx
-
+from agentrl.chat import ChatClient, ChatError
 from agentrl.envs.base import Message
 from agentrl.errors import UserError
 
-KINDS = ("timeout", "rate_limited", "unavailable", "refused", "bad_response", "invalid")
+KINDS = ("timeout", "rate_limit", "unavailable", "refused", "bad_response", "invalid")
 """Kinds of failures: the first three are worth another try, and so is a reply that is no verdict (``invalid``)."""
-
-MAX_BYTES = 4 << 20
 
 
 class JudgeError(Exception):
-    """A call that gave no verdict. ``retry_after``: seconds that the server asked to wait, if it did."""
+    """A call that gave no verdict. ``retry_after_s``: seconds that the server asked to wait, if it did."""
 
-    def __init__(self, kind: str, message: str, retry_after: float | None = None):
+    def __init__(self, kind: str, message: str, retry_after_s: float = 0.0):
         super().__init__(f"{kind}: {message}")
         self.kind = kind
-        self.retry_after = retry_after
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -59,94 +53,27 @@ class Chat(Protocol):
 
 
 class HttpChat:
-    """``POST {endpoint}/chat/completions``. The API key is read from the environment and never stored or shown.
-
-    ``timeout_s`` bounds a whole call, from sending to the last byte. ``json_schema=False`` leaves out
-    ``response_format`` for servers that refuse it.
-    """
+    """An OpenAI-compatible endpoint. ``json_schema=False`` sends no schema, for servers that refuse one."""
 
     def __init__(
         self, endpoint: str, model: str, api_key_env: str | None, timeout_s: float, workers: int, json_schema: bool
     ):
         try:
-            url = httpx.URL(endpoint)
-        except (httpx.InvalidURL, TypeError):
-            url = httpx.URL("")
-        if url.scheme not in ("http", "https") or not url.host:
-            raise UserError(f"endpoint={endpoint!r} is not an address like http://127.0.0.1:8000/v1")
-        if url.userinfo:
-            raise UserError(
-                "endpoint: leave credentials out of the address; api_key_env names the variable with the key"
-            )
-        self.url = url.copy_with(path=url.path.rstrip("/") + "/chat/completions")
-        self.model, self.workers, self.timeout_s, self.json_schema = model, workers, timeout_s, json_schema
-        self.identity = f"{url}#{model}"
-        key = os.environ.get(api_key_env) if api_key_env else None
-        # A proxy from the environment never serves this machine's own ports.
-        local = url.host in ("127.0.0.1", "localhost", "::1")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.Client(timeout=timeout_s, trust_env=not local, headers=headers)
+            self._client = ChatClient(endpoint, model, api_key_env, timeout_s, retries=0)
+        except UserError as error:
+            raise UserError(f"endpoint: {error}") from None
+        self.workers, self.json_schema = workers, json_schema
+        self.identity = f"{self._client.url}#{model}"
 
     def complete(self, request: Request) -> Completion:
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": list(request.messages),
-            "temperature": request.temperature,
-            "max_tokens": request.max_tokens,
-            "seed": request.seed,
-        }
-        if self.json_schema:
-            shape = {"name": "verdict", "strict": True, "schema": request.schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": shape}
-        return _parsed(self._post(body))
-
-    def _post(self, body: Mapping[str, Any]) -> bytes:
-        deadline = time.monotonic() + self.timeout_s
-        late = JudgeError("timeout", f"no complete answer within {self.timeout_s:g} s")
+        schema = request.schema if self.json_schema else None
         try:
-            with self.client.stream("POST", self.url, json=body) as response:
-                data = bytearray()
-                for chunk in response.iter_bytes():
-                    data += chunk
-                    if time.monotonic() > deadline:
-                        raise late
-                    if len(data) > MAX_BYTES:
-                        raise JudgeError("bad_response", f"more than {MAX_BYTES >> 20} MiB")
-                _check_status(response, bytes(data))
-                return bytes(data)
-        except httpx.TimeoutException:
-            raise late from None
-        except httpx.DecodingError as error:
-            raise JudgeError("bad_response", str(error)) from None
-        except httpx.HTTPError as error:
-            raise JudgeError("unavailable", str(error) or type(error).__name__) from None
-
-
-def _check_status(response: httpx.Response, data: bytes) -> None:
-    status = response.status_code
-    if status == 200:
-        return
-    detail = " ".join(data[:1000].decode(errors="replace").split())[:200]
-    if status == 429:
-        try:
-            wait = float(response.headers.get("retry-after", ""))
-        except ValueError:  # absent, or a date
-            wait = None
-        raise JudgeError("rate_limited", f"HTTP 429: {detail}", wait)
-    if status >= 500 or status == 408:
-        raise JudgeError("unavailable", f"HTTP {status}: {detail}")
-    raise JudgeError("refused", f"HTTP {status}: {detail}")
-
-
-def _parsed(data: bytes) -> Completion:
-    try:
-        answer = json.loads(data)
-        message = answer["choices"][0]["message"]
-        usage = answer.get("usage") or {}
-        tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
-        text = message.get("content")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-        raise JudgeError("bad_response", f"not a chat completion ({type(error).__name__})") from None
-    if not isinstance(text, str):
-        raise JudgeError("refused", "the judge gave no text" + (" (refusal)" if message.get("refusal") else ""))
-    return Completion(text, *tokens)
+            reply = self._client.complete(
+                request.messages, request.max_tokens, request.temperature, seed=request.seed, schema=schema
+            )
+        except ChatError as error:
+            kind = error.kind if error.kind in KINDS else "refused"
+            raise JudgeError(kind, str(error).partition(": ")[2], error.retry_after_s) from None
+        if not reply.text:
+            raise JudgeError("refused", "the judge gave no text")
+        return Completion(reply.text, reply.tokens_prompt or 0, reply.tokens_sampled or 0)

@@ -22,7 +22,7 @@ from agentrl.sandbox.jail.wire import ENDED, ROLLED_BACK, Order, Report
 from agentrl.sandbox.result import Limits, Result, SandboxBroken, SandboxUnavailable, Status
 from agentrl.sandbox.session import Session
 from agentrl.sandbox.text import Kept
-from agentrl.sandbox.worker import Box, Worker, WorkerFailed
+from agentrl.sandbox.worker import Box, Worker, WorkerFailed, WorkerGone
 
 KILL_S = 30.0  # for PID 1 to report after it was told to end; a busy machine can need seconds
 DRAIN_S = 10.0  # for the pipes to end after PID 1 has
@@ -165,10 +165,10 @@ class Sandbox:
         queued = time.monotonic()
         with self.turn():
             failure = ""
-            for _ in range(2):
+            for take in (self._take, self.spawn_ready):
                 started = time.monotonic()
                 try:
-                    with contextlib.closing(self._take()) as box:
+                    with contextlib.closing(take()) as box:
                         box.wait_ready()
                         pending = {"code": order.pack() + source, "stdin": stdin.encode("utf-8", "surrogatepass")}
                         result = converse(box, pending, limits)
@@ -187,6 +187,28 @@ class Sandbox:
         """A sandbox that is not yet ready. Raises WorkerFailed, SandboxUnavailable."""
         self._revive()
         return self._worker().spawn(kind)
+
+    def spawn_ready(self, kind: str = "call") -> Box:
+        """A new sandbox that waits for its program. Raises WorkerFailed, SandboxUnavailable.
+
+        A fork server that was killed a moment ago may still look alive, as may the sandboxes it prepared; one that does
+        not bring a new sandbox to life is replaced, once.
+        """
+        try:
+            return self._spawn_ready(kind)
+        except WorkerGone:
+            return self._spawn_ready(kind)
+
+    def _spawn_ready(self, kind: str) -> Box:
+        box = self.spawn(kind)
+        try:
+            box.wait_ready()
+        except BaseException as error:
+            box.close()
+            if isinstance(error, WorkerGone):
+                box.worker.kill()
+            raise
+        return box
 
     def order(self, limits: Limits, source_length: int, seed: int) -> Order:
         address_space = int(limits.memory_bytes) * (2 if self.level >= 3 else 1)

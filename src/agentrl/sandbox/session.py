@@ -105,9 +105,8 @@ class Session:
     def _begin(self) -> Box:
         """A new box. Its first order carries the limits of the whole session."""
         limits = self._sandbox.limits
-        box = self._sandbox.spawn("session")
+        box = self._sandbox.spawn_ready("session")
         try:
-            box.wait_ready()
             os.write(
                 box.fds["code"], self._sandbox.order(limits, 0, 0)._replace(cpu_s=int(limits.session_cpu_s) + 2).pack()
             )

@@ -36,7 +36,11 @@ ENVIRONMENT = {
 
 
 class WorkerFailed(Exception):
-    """The fork server could not start, or has gone."""
+    """The fork server could not start or could not make a sandbox, or a sandbox ended without a report."""
+
+
+class WorkerGone(WorkerFailed):
+    """A sandbox could not be ordered or never answered: the fork server has ended, or hangs."""
 
 
 class Box:
@@ -50,12 +54,17 @@ class Box:
         self._ready = False
 
     def wait_ready(self, again: bool = False) -> None:
-        """Block until it waits for its program, locked down; ``again``: for its next cell. Raises WorkerFailed."""
+        """Block until it waits for its program, locked down; ``again``: for its next cell.
+
+        Raises WorkerGone where nothing comes, and WorkerFailed where it says why not.
+        """
         if self._ready and not again:
             return
         report = self.report(PREPARE_S)
-        if report is None or report.kind != READY:
-            raise WorkerFailed(report.text if report and report.kind == FAILED else "a sandbox was not prepared")
+        if report is None:
+            raise WorkerGone("a sandbox was not prepared")
+        if report.kind != READY:
+            raise WorkerFailed(report.text if report.kind == FAILED else "a sandbox was not prepared")
         self._ready = True
 
     def report(self, timeout_s: float) -> Report | None:
@@ -166,7 +175,7 @@ class Worker:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def spawn(self, kind: str = "call") -> Box:
-        """Order one sandbox; it is ready some milliseconds later. Raises WorkerFailed."""
+        """Order one sandbox; it is ready some milliseconds later. Raises WorkerGone."""
         with self._lock:
             slot = self._free.pop() if self._free else self._slots
             self._slots = max(self._slots, slot + 1)
@@ -196,7 +205,8 @@ class Worker:
                 wire.send_json(self._socket, order, (inner.fileno(), *theirs, *cgroup_fds))
         except OSError as error:
             box.close()
-            raise WorkerFailed(f"the fork server has gone: {error}") from None
+            self.kill()
+            raise WorkerGone(f"the fork server has gone: {error}") from None
         finally:
             inner.close()
             for fd in theirs:

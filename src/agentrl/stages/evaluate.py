@@ -174,7 +174,9 @@ def _evaluate_all(
         for number, policy in enumerate(policies, 1):
             progress.tick(0.0, f"{policy.name}: loading")
             try:
-                result = evaluate_one(cfg, spec, policy, panels, progress, budget)
+                base = policy.checkpoint is None and not policy.remote
+                shown = [p.first(cfg.eval.base_tasks) for p in panels] if base else panels
+                result = evaluate_one(cfg, spec, policy, shown, progress, budget)
             except BudgetSpent as spent:
                 run.outcome = "budget_spent"
                 done = ", ".join(p.name for p in policies[: len(results)]) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -114,6 +115,16 @@ def test_comparisons_are_remembered_and_counted(comparer: Comparer) -> None:
     before = comparer.counts["equal"]
     assert comparer(r"\sqrt{12}", r"2\sqrt{3}") and comparer(r"\sqrt{12}", r"2\sqrt{3}")
     assert comparer.counts["equal"] == before + 1
+
+
+def test_a_lane_that_cannot_start_is_a_fault_and_no_verdict(
+    comparer: Comparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = tmp_path / "lane.py"
+    lane.write_text("import no_such_module\n" + symbolic.LANE.read_text())
+    monkeypatch.setattr(symbolic, "LANE", lane)
+    with pytest.raises(symbolic.GradingFailed, match="no_such_module"):
+        comparer(r"\sqrt{12}+x", r"2\sqrt{3}+x")
 
 
 @pytest.mark.slow

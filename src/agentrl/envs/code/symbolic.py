@@ -2,8 +2,9 @@
 
 Both expressions are first held against a list of what mathematics may consist of (``acceptable``): names, LaTeX
 commands, sizes of exponents. One sandboxed process per comparison then runs ``symbolic_lane.py`` with math-verify; its
-verdict is an exit code. A comparison that uses up its CPU time counts as not equal (the answer is the policy's choice);
-one that the sandbox failed, or that got no CPU time for a minute, raises GradingFailed: that trajectory is not scored.
+verdict is an exit code. A comparison that uses up its CPU time or memory counts as not equal (the answer is the
+policy's choice); one that the sandbox failed, that got no CPU time for a minute, or whose program did not start, raises
+GradingFailed: that trajectory is not scored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LANE = Path(__file__).with_name("symbolic_lane.py")
-EQUAL, DIFFERENT, NO_GOLD, NO_ANSWER = 40, 41, 42, 43
+VERDICTS = {40: "equal", 41: "different", 42: "unread", 43: "unread", 44: "raised"}
 """Exit codes of the lane program."""
 
 CPU_S, WALL_S = 3, 60
@@ -81,7 +82,7 @@ class Comparer:
         self._sandbox: Any = None
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, str], bool] = OrderedDict()
-        self.counts: Counter[str] = Counter()  # checks by result: equal, different, unread, timeout …
+        self.counts: Counter[str] = Counter()  # checks by result: equal, different, unread, timeout_cpu …
 
     def __call__(self, gold: str, answer: str) -> bool:
         pair = (latex(gold), latex(answer))
@@ -103,11 +104,13 @@ class Comparer:
         from agentrl.sandbox import Status
 
         result = self._opened().run(LANE.read_text(), stdin=json.dumps([gold, answer]))
-        if result.status in (Status.INFRA_ERROR, Status.TIMEOUT_WALL):
-            raise GradingFailed(f"comparing two expressions: {result.message() or 'the sandbox failed'}")
-        verdict = {EQUAL: "equal", DIFFERENT: "different", NO_GOLD: "unread", NO_ANSWER: "unread"}.get(
-            result.exit_code if result.exit_code is not None else -1, str(result.status.value)
-        )
+        if result.exit_code in VERDICTS:
+            verdict = VERDICTS[result.exit_code]
+        elif result.status in (Status.TIMEOUT_CPU, Status.OOM, Status.SIGNAL):
+            verdict = str(result.status.value)
+        else:
+            reason = result.message() or result.stderr.strip()[-200:] or f"exit code {result.exit_code}"
+            raise GradingFailed(f"comparing two expressions: {reason}")
         self.counts[verdict] += 1
         return verdict == "equal"
 
