@@ -87,6 +87,16 @@ def test_the_base_model_may_be_tried_on_fewer_tasks(tmp_path: Path, capsys: pyte
     assert "n=1 " in capsys.readouterr().out
 
 
+def test_variants_may_get_numbers_of_tasks_of_their_own(tmp_path: Path) -> None:
+    cfg = config(tmp_path, "eval.tasks=1", "eval.variant_tasks.new_world=2", "eval.variants=[train,new_world]")
+    result = json.loads(evaluate.main(cfg, heldout=False, checkpoints=[], base=True).read_text())
+    assert [(p["variant"], p["n"]) for p in result["panels"]] == [("train", 1), ("new_world", 2)]
+    with pytest.raises(UserError, match="no variant 'newworld'; did you mean 'new_world'"):
+        evaluate.main(config(tmp_path, "eval.variant_tasks={newworld: 2}"), heldout=False, checkpoints=[], base=True)
+    with pytest.raises(UserError, match="new_world=0"):
+        evaluate.main(config(tmp_path, "eval.variant_tasks={new_world: 0}"), heldout=False, checkpoints=[], base=True)
+
+
 def test_policy_names_are_unique_and_runs_stand_for_their_last_checkpoint(tmp_path: Path) -> None:
     from rich.console import Console
 

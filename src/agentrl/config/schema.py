@@ -236,6 +236,7 @@ class TrainConfig:
 @dataclass
 class EvalConfig:
     tasks: int = 64  # tasks per variant
+    variant_tasks: dict[str, int] = field(default_factory=dict)  # variants that get another number, by name
     base_tasks: Optional[int] = None  # of these for the base model, whose episodes are the longest; null = all
     samples: int = 1  # samples per task; more give pass@k
     temperature: float = 1.0

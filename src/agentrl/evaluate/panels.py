@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.schema import EvalConfig
 from agentrl.envs.base import EnvSpec, Task
 from agentrl.errors import UserError, nearest
 
@@ -106,6 +107,23 @@ def choose_variants(spec: EnvSpec, names: Sequence[str] | None, heldout: bool) -
         return list(dict.fromkeys(names))
     others = [v for v in spec.variants() if v != spec.train_variant]
     return [spec.train_variant, *(others if heldout else [])]
+
+
+def eval_panels(
+    spec: EnvSpec, cfg: EvalConfig, heldout: bool, trained_on: AbstractSet[str] = frozenset()
+) -> list[Panel]:
+    """The panels that a config asks for, in the order of the variants. Raises UserError."""
+    for variant, n in cfg.variant_tasks.items():
+        if variant not in spec.variants():
+            raise UserError(
+                f"eval.variant_tasks: {spec.name} has no variant '{variant}'; {nearest(variant, spec.variants())}"
+            )
+        if n < 1:
+            raise UserError(f"eval.variant_tasks.{variant}={n}: a panel needs at least one task")
+    return [
+        build_panel(spec, variant, cfg.variant_tasks.get(variant, cfg.tasks), cfg.seed, trained_on)
+        for variant in choose_variants(spec, cfg.variants, heldout)
+    ]
 
 
 def record_hashes(run_dir: Path, tasks: Iterable[Task]) -> None:

@@ -23,7 +23,7 @@ from agentrl.errors import RunError, UserError
 from agentrl.evaluate.advice import Advice, Condition, Rental, Skill, decide
 from agentrl.evaluate.falsify import difference
 from agentrl.evaluate.intervals import mean_interval, pass_at_k
-from agentrl.evaluate.panels import Panel, build_panel, choose_variants, history_of
+from agentrl.evaluate.panels import Panel, build_panel, eval_panels, history_of
 from agentrl.evaluate.runner import PolicyResult, is_judged
 from agentrl.evaluate.tables import interval_text
 from agentrl.rollout.trajectory import Group
@@ -74,8 +74,8 @@ def main(
             raise UserError(f"variant {own.variant} has no task that was not trained on; nothing can be measured")
         others = []
         if successor:
-            heldout = [v for v in choose_variants(spec, cfg.eval.variants, heldout=True) if v != spec.train_variant]
-            panels = [build_panel(spec, v, cfg.eval.tasks, cfg.eval.seed, history.hashes) for v in heldout]
+            every = eval_panels(spec, cfg.eval, heldout=True, trained_on=history.hashes)
+            panels = [p for p in every if p.variant != spec.train_variant]
             others = [p for p in panels if p.tasks]
             if not others:
                 raise UserError(f"--next-base: environment {spec.name} has no held-out task to compare on")

@@ -27,7 +27,7 @@ from agentrl.envs.registry import load_spec
 from agentrl.errors import RunError, UserError, nearest
 from agentrl.evaluate import falsify, tables
 from agentrl.evaluate.falsify import Finding, Outcomes, Side, Verdict
-from agentrl.evaluate.panels import Panel, build_panel, choose_variants, history_of
+from agentrl.evaluate.panels import Panel, eval_panels, history_of
 from agentrl.runs import files
 from agentrl.runs.budget import Budget
 from agentrl.runs.checkpoints import CheckpointStore
@@ -213,8 +213,7 @@ def _panels(cfg: Config, spec: EnvSpec, checkpoints: Sequence[Path | str | None]
     trained: set[str] = set()
     for checkpoint in checkpoints:
         trained |= history_of(checkpoint).hashes
-    variants = choose_variants(spec, cfg.eval.variants, heldout=True)
-    panels = [build_panel(spec, v, cfg.eval.tasks, cfg.eval.seed, trained) for v in variants]
+    panels = eval_panels(spec, cfg.eval, heldout=True, trained_on=trained)
     if not any(p.tasks for p in panels):
         raise UserError("no panel has a task that was not trained on; nothing can be compared")
     return [p for p in panels if p.tasks]

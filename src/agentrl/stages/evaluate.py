@@ -19,7 +19,7 @@ from agentrl.config.schema import Config
 from agentrl.envs.registry import load_spec
 from agentrl.errors import UserError
 from agentrl.evaluate import tables
-from agentrl.evaluate.panels import History, Panel, build_panel, choose_variants, history_of
+from agentrl.evaluate.panels import History, Panel, eval_panels, history_of
 from agentrl.runs import files
 from agentrl.runs.budget import Budget, BudgetSpent
 from agentrl.runs.checkpoints import CheckpointStore, newest
@@ -143,10 +143,9 @@ def describe(folder: Path, cfg: Config, taken: set[str]) -> Policy:
 
 def _panels(cfg: Config, spec: EnvSpec, heldout: bool, history: History, console: Console) -> list[Panel]:
     panels = []
-    for variant in choose_variants(spec, cfg.eval.variants, heldout):
-        panel = build_panel(spec, variant, cfg.eval.tasks, cfg.eval.seed, history.hashes)
+    for panel in eval_panels(spec, cfg.eval, heldout, history.hashes):
         if panel.note:
-            console.print(Text(f"panel {variant}: {panel.note}"), soft_wrap=True)
+            console.print(Text(f"panel {panel.variant}: {panel.note}"), soft_wrap=True)
         if panel.tasks:
             panels.append(panel)
     if not panels:
