@@ -119,3 +119,21 @@ def test_without_network_agentrl_is_measured_alone(
     monkeypatch.setattr(sys, "executable", "/bin/false")  # the venv cannot be made
     assert bench.trl_python(Console(width=200), tmp_path) is None
     assert "agentrl is measured alone" in capsys.readouterr().out
+
+
+def test_decode_cases_have_their_lengths_and_their_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import bench_decode
+    import bench_decode_agentrl as agentrl_side
+
+    from agentrl.models import tiny
+
+    cases = (bench_decode.Case("separate", 3, 3, sampled=4), bench_decode.Case("turns", 8, 1, 2, 4, 5))
+    monkeypatch.setattr(bench_decode, "ORDINARY", (100, 150))
+    monkeypatch.setattr(bench_decode, "CASES", cases)
+    monkeypatch.setattr(agentrl_side, "CASES", cases)
+    monkeypatch.setattr(agentrl_side, "available_cores", lambda: 1)
+    agentrl_side.main(str(tiny.folder()), tmp_path / "0.json")  # asserts the lengths itself
+    ours = {"side": "agentrl", **json.loads((tmp_path / "0.json").read_text())}
+    theirs = {"side": "vllm", "cases": [{"seconds": 2 * c["seconds"]} for c in ours["cases"]]}
+    rows = bench_decode.table([ours, theirs, ours, theirs]).splitlines()[2:]
+    assert [r.split(" | ")[1] for r in rows] == ["3", "8"] and all("| 2.00 (2.00–2.00)× |" in r for r in rows)
