@@ -26,7 +26,7 @@ def play(llm: LLM, case: Case, offset: int) -> float:
     for turn in range(case.turns):
         parameters = [
             SamplingParams(
-                temperature=1.0, max_tokens=case.sampled, min_tokens=case.sampled, ignore_eos=True, logprobs=0, seed=i,
+                temperature=1.0, max_tokens=case.sampled, min_tokens=case.sampled, ignore_eos=True, logprobs=0,
                 detokenize=False,
             )
             for i in range(case.sequences)

@@ -137,3 +137,23 @@ def test_decode_cases_have_their_lengths_and_their_table(tmp_path: Path, monkeyp
     theirs = {"side": "vllm", "cases": [{"seconds": 2 * c["seconds"]} for c in ours["cases"]]}
     rows = bench_decode.table([ours, theirs, ours, theirs]).splitlines()[2:]
     assert [r.split(" | ")[1] for r in rows] == ["3", "8"] and all("| 2.00 (2.00–2.00)× |" in r for r in rows)
+
+
+def test_growth_is_told_as_an_exponent_and_drawn(tmp_path: Path) -> None:
+    import bench_growth
+
+    points = [{"value": v, "rollout_s": 3.0 * v, "update_s": 2.0 * v**2, "peak_gib": 4.0} for v in (1, 2, 4)]
+    assert [round(bench_growth.exponent(points, k), 6) for k in ("rollout_s", "update_s", "peak_gib")] == [1, 2, 0]
+    rows = bench_growth.table({"turns": points}).splitlines()[2:]
+    assert rows[0] == "| turns | 1, 2, 4 | rollout [s] | 3, 6, 12 | 1.00 |"
+    bench_growth.draw({"turns": points}, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_growth_is_measured_by_processes_of_their_own(tmp_path: Path) -> None:
+    import bench_growth
+
+    file = bench_growth.main(["--model=tiny", "--series=slots", f"--out={tmp_path}"])
+    points = json.loads(file.read_text())["series"]["slots"]
+    assert [p["value"] for p in points] == [4, 8, 16, 32] and all(p["update_s"] > 0 for p in points)
