@@ -44,6 +44,7 @@ def test_the_policy_learns_from_the_pairs_of_each_group(kits):
     assert learner.updates == 2 and second["policy/grad_norm"] > 0
     # scores and reference without a gradient, the loss with one
     assert first["train/tokens_forward"] == 2 * first["train/tokens"]
+    assert first["train/attended_forward"] == 2 * first["train/attended"] > first["train/tokens"]
 
 
 def test_epochs_and_minibatches_keep_the_reference_of_the_start(kits):

@@ -187,10 +187,11 @@ def test_the_gradient_is_that_of_the_loss(kits, score, budget):
     size = sum(float(g.square().sum()) for g in expected.values())
     assert size > 0 and gap < 1e-8 * size
     # Row 5 stands in no pair: it costs nothing. What is known need not be computed again, and changes nothing.
-    assert done.tokens_forward == done.tokens_trained > 0
+    assert done.counts["train/tokens_forward"] == done.counts["train/tokens"] > 0
+    assert done.counts["train/attended_forward"] == done.counts["train/attended"] > 0
     first = {n: g.clone() for n, g in caught.items()}
     again = pair_step(copy.deepcopy(model), optimizer, batch, reference, 1e-3, 1.0, budget, 0.8, known)
-    assert again.tokens_forward == 0 and all(torch.equal(first[n], caught[n]) for n in first)
+    assert "train/tokens_forward" not in again.counts and all(torch.equal(first[n], caught[n]) for n in first)
 
 
 def test_learning_widens_the_margin_and_needs_pairs(kits):

@@ -19,6 +19,7 @@ from agentrl.learn.packing import pack
 from agentrl.learn.prm import ImplicitPrm
 from agentrl.models.load import load_model
 from agentrl.rollout.trajectory import Group, RewardComponent, Turn
+from agentrl.runs.ledger import shape_of
 
 CFG = PrmConfig(enabled=True, weights="full", learning_rate=1e-3)
 
@@ -251,13 +252,20 @@ def test_the_cost(kits):
     paired = sum(len(b.ids) for b in pack([t.rows[0] for g in (groups[0], groups[2]) for t in g.trajectories], 4096))
     assert metrics["cost/prm_tokens_forward"] == metrics["cost/prm_tokens_reference"] == every
     assert metrics["cost/prm_tokens_trained"] == paired < every
-    n = prm.model.num_parameters()
-    assert metrics["cost/flops_prm"] == n * (4 * every + 6 * paired)
-    lora = prm_of(kit, replace(CFG, weights="lora", epochs=2)).score(made(kit, flat=(1,)))
-    assert lora["cost/flops_prm"] == n * (
-        2 * (lora["cost/prm_tokens_forward"] + every) + 4 * lora["cost/prm_tokens_trained"]
-    )
-    assert lora["cost/prm_tokens_forward"] == every + lora["cost/prm_tokens_trained"] / 2
+    batches = pack([t.rows[0] for g in groups for t in g.trajectories], 4096)
+    pairs = sum(b.attended for b in batches), sum(b.attended for b in pack([
+        t.rows[0] for g in (groups[0], groups[2]) for t in g.trajectories
+    ], 4096))  # fmt: skip
+    shape = shape_of(prm.model)
+    assert metrics["cost/flops_prm"] == 2 * shape.forward(every, pairs[0]) + shape.training(paired, pairs[1])
+    twice = prm_of(kit, replace(CFG, epochs=2)).score(made(kit, flat=(1,)))
+    assert twice["cost/prm_tokens_forward"] == every + twice["cost/prm_tokens_trained"] / 2
+    model = copy.deepcopy(kit.model)
+    for p in list(model.parameters())[1:]:
+        p.requires_grad_(False)  # as adapters do: no operations for gradients of frozen weights
+    frozen = prm_of(kit, model=model).score(made(kit, flat=(1,)))
+    saved = 2 * (shape.weights - shape_of(model).trainable) * paired
+    assert frozen["cost/flops_prm"] == metrics["cost/flops_prm"] - saved < metrics["cost/flops_prm"]
 
 
 @pytest.mark.parametrize("weights", ["full", "lora"])

@@ -58,12 +58,12 @@ def errors(made: Group) -> list[str]:
 
 def test_grades_over_http_and_what_they_cost(server: JudgeServer) -> None:
     made = group("2", "3")
-    metrics = judge(server, price_in=3.0, price_out=20.0).score([made], step=0)
+    metrics = judge(server).score([made], step=0)
     assert all(v in (0.0, 0.25, 0.5, 0.75, 1.0) for v in totals(made))
     assert made.trajectories[0].reward.components[0].tier == "learned"
     assert metrics["cost/judge_calls"] == 2 and metrics["judge/retries"] == 0 and metrics["judge/cached"] == 0
     assert metrics["cost/judge_tokens_in"] == 200 and metrics["cost/judge_tokens_out"] == 20
-    assert metrics["cost/judge_money"] == pytest.approx((3 * 200 + 20 * 20) / 1e6) and metrics["time/judge_s"] > 0
+    assert metrics["time/judge_s"] > 0
     assert server.requests[0]["model"] == "served" and server.requests[0]["temperature"] == 0
 
 

@@ -267,7 +267,7 @@ class AdviseConfig:
 class BudgetConfig:
     """What a run may spend. It stops, saved, at the first that is spent; null = no limit."""
 
-    tokens: Optional[int] = None  # sampled or prefilled; in the cold start: trained on
+    tokens: Optional[int] = None  # sampled or prefilled; where nothing is sampled: trained on
     tool_calls: Optional[int] = None
     wall: Optional[float] = None  # seconds
     money: Optional[float] = None  # in price.currency

@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 from agentrl.config.schema import AlgoConfig
 from agentrl.learn.forward import row_logprobs
 from agentrl.learn.optimizer import MasterOptimizer, learning_rate
-from agentrl.learn.packing import pack
 from agentrl.learn.preference import Comparison, compare_groups, pair_metrics, pair_step, reference_logprobs
 from agentrl.rollout.trajectory import Group
+
+COUNTED = ("train/rows", "train/tokens", "train/attended", "train/tokens_forward", "train/attended_forward")
 
 
 @dataclass
@@ -50,24 +51,25 @@ class DpoLearner:
         self, comparisons: Sequence[Comparison], on_progress: Callable[[float], None] | None = None
     ) -> dict[str, float]:
         """``cfg.epochs`` times one optimiser step for each comparison; the reference is that of the start."""
-        references = [self._reference(c) for c in comparisons]
+        counts: dict[str, float] = {}  # reference log-probabilities cost a forward, once for all epochs
+        references = [self._reference(c, counts) for c in comparisons]
         steps = self.cfg.epochs * len(comparisons)
         history: list[dict[str, float]] = []
         for number in range(steps):
             chosen = number % len(comparisons)
             tick = _part(on_progress, number, steps)
             history.append(self._step(comparisons[chosen], references[chosen], tick))
-        # Reference log-probabilities cost a forward, once for all epochs.
-        referred = 0 if self.cfg.dpo.reference == "sampled" else sum(self._tokens(c) for c in comparisons)
-        metrics = {"dpo/pairs": 0.0, "train/rows": 0.0, "train/tokens": 0.0, "train/tokens_forward": float(referred)}
+        metrics = {"dpo/pairs": 0.0} | dict.fromkeys(COUNTED, 0.0) | counts
         for key in sorted({key for h in history for key in h}):
             values = [h[key] for h in history if key in h]
             metrics[key] = metrics[key] + sum(values) if key in metrics else fmean(values)
         return metrics
 
     def evaluate(self, comparison: Comparison) -> dict[str, float]:
-        """``accuracy``, ``margin`` and ``loss`` of pairs that are not learned from."""
-        return pair_metrics(comparison.scores(self._logprobs(comparison), self._reference(comparison)), comparison)
+        """``accuracy``, ``margin`` and ``loss`` of pairs that are not learned from; counts of their forwards."""
+        counts: dict[str, float] = {}
+        scores = comparison.scores(self._logprobs(comparison, counts), self._reference(comparison, counts))
+        return pair_metrics(scores, comparison) | counts
 
     def _step(
         self, comparison: Comparison, reference: Sequence[Tensor], tick: Callable[[float], None] | None
@@ -94,11 +96,10 @@ class DpoLearner:
             "policy/grad_norm": done.grad_norm,
             "policy/learning_rate": rate,
             "train/rows": float(len(comparison.rows)),
-            "train/tokens": float(done.tokens_trained),
-            "train/tokens_forward": float(done.tokens_forward),
+            **done.counts,
         }
 
-    def _reference(self, comparison: Comparison) -> list[Tensor]:
+    def _reference(self, comparison: Comparison, counts: dict[str, float] | None = None) -> list[Tensor]:
         return reference_logprobs(
             self.cfg.dpo.reference,
             comparison.rows,
@@ -106,13 +107,11 @@ class DpoLearner:
             self.reference,
             self.micro_batch_tokens,
             self.temperature,
+            counts,
         )
 
-    def _tokens(self, comparison: Comparison) -> int:
-        return sum(len(b.ids) for b in pack(comparison.rows, self.micro_batch_tokens))
-
-    def _logprobs(self, comparison: Comparison) -> list[Tensor]:
-        return row_logprobs(self.model, comparison.rows, self.micro_batch_tokens, self.temperature)
+    def _logprobs(self, comparison: Comparison, counts: dict[str, float]) -> list[Tensor]:
+        return row_logprobs(self.model, comparison.rows, self.micro_batch_tokens, self.temperature, counts=counts)
 
 
 def _part(on_progress: Callable[[float], None] | None, part: int, parts: int) -> Callable[[float], None] | None:

@@ -67,8 +67,13 @@ def row_logprobs(
     for batch in pack(rows, budget, mask_observations):
         batch = batch.to(next(model.parameters()).device)
         logp, _ = token_logprobs(model, batch, temperature)
-        for name, number in (("train/tokens_forward", len(batch.ids)), ("train/attended_forward", batch.attended)):
-            if counts is not None:
-                counts[name] = counts.get(name, 0.0) + number
+        if counts is not None:
+            count(counts, "_forward", len(batch.ids), batch.attended)
         found += [logp[batch.row == i] for i in torch.unique_consecutive(batch.row).tolist()]
     return found
+
+
+def count(counts: dict[str, float], kind: str, tokens: int, attended: int) -> None:
+    """Add to ``train/tokens{kind}`` and ``train/attended{kind}``: kind "" is forward and backward, "_forward" alone."""
+    for name, number in ((f"train/tokens{kind}", tokens), (f"train/attended{kind}", attended)):
+        counts[name] = counts.get(name, 0.0) + number

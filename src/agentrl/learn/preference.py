@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from agentrl.algos.baselines import equal, members
 from agentrl.config.schema import PreferenceConfig
-from agentrl.learn.forward import row_logprobs, token_logprobs
+from agentrl.learn.forward import count, row_logprobs, token_logprobs
 from agentrl.learn.optimizer import MasterOptimizer
 from agentrl.learn.packing import pack
 from agentrl.rollout.trajectory import Group, Row, Trajectory
@@ -155,12 +155,12 @@ def pair_metrics(scores: Tensor, comparison: Comparison) -> dict[str, float]:
 
 @dataclass
 class PairUpdate:
-    """What one optimiser step on pairs found and cost. ``metrics``: those of the weights before the step."""
+    """What one optimiser step on pairs found and cost. ``metrics``: those of the weights before the step; ``counts``:
+    ``train/tokens`` and ``train/attended``, and the same with ``_forward`` of passes without a gradient."""
 
     metrics: dict[str, float]
     grad_norm: float
-    tokens_forward: int
-    tokens_trained: int
+    counts: dict[str, float]
 
 
 def pair_step(
@@ -189,15 +189,12 @@ def pair_step(
         return None
     rows = [comparison.rows[r] for r in paired]
     batches = pack(rows, budget)
-    tokens = sum(len(b.ids) for b in batches)
+    counts: dict[str, float] = {}
     if known is None:
         present = list(reference)  # rows outside of pairs: any number, they are in no loss
-        for r, logp in zip(paired, row_logprobs(model, rows, budget, temperature), strict=True):
+        for r, logp in zip(paired, row_logprobs(model, rows, budget, temperature, counts=counts), strict=True):
             present[r] = logp
         known = present
-        forward = tokens
-    else:
-        forward = 0
     scores = comparison.scores(known, reference).requires_grad_()
     loss = dpo_loss(scores, comparison.better, comparison.worse)
     (slope,) = torch.autograd.grad(loss, scores)
@@ -205,11 +202,12 @@ def pair_step(
     for number, batch in enumerate(batches):
         batch = batch.to(next(model.parameters()).device)
         logp, _ = token_logprobs(model, batch, temperature)
+        count(counts, "", len(batch.ids), batch.attended)
         (coefficient[batch.row.cpu()].to(logp) * logp).sum().backward()
         if on_progress:
             on_progress((number + 1) / len(batches))
     norm = optimizer.step(learning_rate, max_norm)
-    return PairUpdate(pair_metrics(scores.detach(), comparison), norm, forward, tokens)
+    return PairUpdate(pair_metrics(scores.detach(), comparison), norm, counts)
 
 
 def reference_logprobs(
@@ -219,8 +217,9 @@ def reference_logprobs(
     initial: PreTrainedModel | None,
     budget: int,
     temperature: float,
+    counts: dict[str, float] | None = None,
 ) -> list[Tensor]:
-    """Log-probabilities of each row's sampled tokens under π_ref.
+    """Log-probabilities of each row's sampled tokens under π_ref; ``counts`` as in ``row_logprobs``.
 
     ``policy``: the policy as it is now, which is the snapshot that sampled the rows; ``sampled``: the same, as the
     engine noted them while sampling (no forward, but the engine's rounding); ``initial``: the weights that the run
@@ -231,4 +230,4 @@ def reference_logprobs(
         return [torch.from_numpy(row.logprobs[row.sampled]).to(device) for row in rows]
     model = policy if kind == "policy" else initial
     assert model is not None, "reference=initial needs the starting weights"
-    return row_logprobs(model, rows, budget, temperature)
+    return row_logprobs(model, rows, budget, temperature, counts=counts)

@@ -8,7 +8,7 @@ an option of ``reward.prm`` (docs/istar.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 from agentrl.config.schema import PrmConfig
 from agentrl.learn.forward import row_logprobs
 from agentrl.learn.optimizer import MasterOptimizer
-from agentrl.learn.packing import pack
 from agentrl.learn.preference import (
     Comparison,
     PairUpdate,
@@ -31,7 +30,7 @@ from agentrl.learn.preference import (
 )
 from agentrl.rewards import implicit_step
 from agentrl.rollout.trajectory import Group, Trajectory
-from agentrl.runs.ledger import prm_operations
+from agentrl.runs.ledger import shape_of
 
 STATE = "prm.safetensors"
 
@@ -62,34 +61,45 @@ class ImplicitPrm:
         start = time.perf_counter()
         cfg = self.cfg
         trajectories, batch = compare_groups(groups, cfg)
-        tokens = sum(len(b.ids) for b in pack(batch.rows, self.micro_batch_tokens))
+        referred: dict[str, float] = {}
+        counts: dict[str, float] = {}
         reference = reference_logprobs(
-            cfg.reference, batch.rows, self.policy, self.initial, self.micro_batch_tokens, self.temperature
+            cfg.reference, batch.rows, self.policy, self.initial, self.micro_batch_tokens, self.temperature, referred
         )
-        logprobs = self._logprobs(batch)
+        logprobs = self._logprobs(batch, counts)
         before = pair_metrics(batch.scores(logprobs, reference), batch)
         metrics = {f"prm/{name}": value for name, value in before.items()} | {"prm/pairs": float(len(batch.better))}
         steps = self._learn(batch, reference, logprobs, on_progress)
-        forward = tokens + sum(s.tokens_forward for s in steps)
         if steps:
             metrics["prm/grad_norm"] = fmean(s.grad_norm for s in steps)
             if cfg.order == "update_first":
-                logprobs = self._logprobs(batch)
-                forward += tokens
+                logprobs = self._logprobs(batch, counts)
                 metrics["prm/accuracy_fitted"] = pair_metrics(batch.scores(logprobs, reference), batch)["accuracy"]
         seconds = (time.perf_counter() - start) / max(1, len(trajectories))
         ratios = log_ratios(trajectories, logprobs, reference)
         metrics |= implicit_step.record(trajectories, ratios, cfg, seconds)
-        return metrics | prm_operations(
-            self.model.num_parameters(),
-            forward=forward,
-            reference=0 if cfg.reference == "sampled" else tokens,
-            trained=sum(s.tokens_trained for s in steps),
-            adapters=cfg.weights == "lora",
-        )
+        for step in steps:
+            for name, number in step.counts.items():
+                counts[name] = counts.get(name, 0.0) + number
+        return metrics | self._costs(counts, referred)
 
-    def _logprobs(self, batch: Comparison) -> list[Tensor]:
-        return row_logprobs(self.model, batch.rows, self.micro_batch_tokens, self.temperature)
+    def _costs(self, counts: Mapping[str, float], referred: Mapping[str, float]) -> dict[str, float]:
+        """Tokens through the reward model without a gradient, through the reference, and forward and backward; and the
+        operations of all three, attention included. ``counts``, ``referred``: as ``row_logprobs`` adds them up."""
+        own, policy = shape_of(self.model), shape_of(self.policy)  # the initial policy has the policy's shape
+        forward, reference = counts.get("train/tokens_forward", 0.0), referred.get("train/tokens_forward", 0.0)
+        trained = counts.get("train/tokens", 0.0)
+        return {
+            "cost/prm_tokens_forward": forward,
+            "cost/prm_tokens_reference": reference,
+            "cost/prm_tokens_trained": trained,
+            "cost/flops_prm": own.forward(forward, counts.get("train/attended_forward", 0.0))
+            + own.training(trained, counts.get("train/attended", 0.0))
+            + policy.forward(reference, referred.get("train/attended_forward", 0.0)),
+        }
+
+    def _logprobs(self, batch: Comparison, counts: dict[str, float]) -> list[Tensor]:
+        return row_logprobs(self.model, batch.rows, self.micro_batch_tokens, self.temperature, counts=counts)
 
     def _learn(
         self,

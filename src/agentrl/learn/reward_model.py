@@ -27,6 +27,7 @@ class RewardModel:
         model.config.pad_token_id = tokenizer.pad_token_id  # a classifier finds the last token by it
         positions = getattr(model.config, "max_position_embeddings", None)
         self.max_tokens = min(max_tokens, positions) if positions else max_tokens
+        self.encoder = tokenizer.cls_token_id is not None and tokenizer.sep_token_id is not None
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """A conversation by the model's own chat template; texts cannot add control tokens.
@@ -41,9 +42,8 @@ class RewardModel:
                 ids = [*ids, *render.encode(message["content"]), render.end_of_turn_id]
             else:
                 ids = [*ids, *render.observation(Observation(message["content"]), True, NO_LIMIT)[0]]
-        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        if cls is not None and sep is not None and ids[0] != cls:  # encoders read their verdict off the first token
-            ids = [cls, *ids, sep]
+        if self.encoder and ids[0] != self.tokenizer.cls_token_id:  # encoders read their verdict off the first token
+            ids = [self.tokenizer.cls_token_id, *ids, self.tokenizer.sep_token_id]
         if len(ids) <= self.max_tokens:
             return ids
         head = self.max_tokens // 2
@@ -69,6 +69,10 @@ class RewardModel:
             for i, value in zip(batch, self.forward([rows[i] for i in batch]).tolist(), strict=True):
                 found[i] = value
         return found
+
+    def attended(self, rows: Sequence[Sequence[int]]) -> int:
+        """Pairs of a token and a key that it attends to, in all rows: what is before it, or in an encoder the whole."""
+        return sum(len(r) ** 2 if self.encoder else len(r) * (len(r) + 1) // 2 for r in rows)
 
     def save(self, folder: Path) -> None:
         """A normal Hugging Face folder (``AutoModelForSequenceClassification``)."""
@@ -137,10 +141,11 @@ def pair_step(
     arXiv:2312.09244, section 2).
     """
     sums = {"loss/reward_model": 0.0, "pairs/accuracy": 0.0, "pairs/margin": 0.0}
-    tokens = 0
+    tokens = attended = 0
     widths = [2 * max(len(a), len(b)) for a, b in zip(chosen, rejected, strict=True)]
     for batch in batches(widths, batch_tokens):
-        values = reward.forward([*(chosen[i] for i in batch), *(rejected[i] for i in batch)])
+        rows = [*(chosen[i] for i in batch), *(rejected[i] for i in batch)]
+        values = reward.forward(rows)
         better, worse = values[: len(batch)], values[len(batch) :]
         loss = -torch.nn.functional.logsigmoid(better - worse).sum()
         loss = (loss + centre * ((better + worse) ** 2).sum()) / len(chosen)
@@ -149,6 +154,7 @@ def pair_step(
         sums["loss/reward_model"] += float(loss.detach())
         sums["pairs/accuracy"] += float((margin > 0).sum()) / len(chosen)
         sums["pairs/margin"] += float(margin.sum()) / len(chosen)
-        tokens += sum(len(chosen[i]) + len(rejected[i]) for i in batch)
+        tokens += sum(map(len, rows))
+        attended += reward.attended(rows)
     norm = optimizer.step(learning_rate, max_norm)
-    return {**sums, "policy/grad_norm": norm, "train/tokens": float(tokens)}
+    return {**sums, "policy/grad_norm": norm, "train/tokens": float(tokens), "train/attended": float(attended)}

@@ -51,7 +51,8 @@ class Judge(Component):
         max_chars: characters of each action and observation that the judge sees.
         timeout_s, backoff_s, workers, json_schema: of the endpoint's client.
         cache: file of verdicts; ``auto`` is in the user's cache folder, null keeps none beyond this run.
-        price_in, price_out: money per million tokens.
+
+    What its calls and tokens cost is in the price table (``price.judge_…``).
     """
 
     tier = "learned"
@@ -76,8 +77,6 @@ class Judge(Component):
         workers: int = 8,
         json_schema: bool = True,
         cache: str | None = "auto",
-        price_in: float = 0.0,
-        price_out: float = 0.0,
     ) -> None:
         super().__init__(spec, seed)
         self.rubric = Rubric.parse(rubric)
@@ -87,8 +86,7 @@ class Judge(Component):
             _require(name, number, 1, int)
         for name, number in (("max_tokens", max_tokens), ("max_chars", max_chars)):
             _require(name, number, 16, int)
-        positive = {"temperature": temperature, "backoff_s": backoff_s, "price_in": price_in, "price_out": price_out}
-        for name, real in positive.items():
+        for name, real in (("temperature", temperature), ("backoff_s", backoff_s)):
             _require(name, real, 0, float)
         _require("timeout_s", timeout_s, 1e-3, float)
         if samples > 1 and temperature == 0:
@@ -97,7 +95,7 @@ class Judge(Component):
             raise UserError("model: name the judge's model (at the endpoint, or a local one)")
         self.mode, self.samples, self.opponents, self.reference = mode, samples, opponents, reference
         self.temperature, self.max_tokens, self.max_chars = float(temperature), max_tokens, max_chars
-        self.backoff_s, self.prices = float(backoff_s), (float(price_in), float(price_out))
+        self.backoff_s = float(backoff_s)
         self.chat: Chat
         if endpoint is None:
             from agentrl.rewards.judge_local import LocalChat
@@ -225,8 +223,8 @@ class Judge(Component):
             completion = self.chat.complete(request)
             self._count("cost/judge_tokens_in", completion.tokens_in)
             self._count("cost/judge_tokens_out", completion.tokens_out)
-            money = self.prices[0] * completion.tokens_in + self.prices[1] * completion.tokens_out
-            self._count("cost/judge_money", money / 1e6)
+            if not completion.text:
+                raise JudgeError("refused", "the judge gave no text")
             return read_verdict(completion.text, question)
         except InvalidVerdict as error:
             self._count("judge/invalid")
@@ -242,16 +240,10 @@ class Judge(Component):
             self._counts[name] += number  # type: ignore[assignment]
 
     def take_counts(self) -> dict[str, float]:
-        """Calls, verdicts from the cache, retries, each kind of failure, tokens, money, and the seconds that calls took
-        (they overlap)."""
+        """Calls, verdicts from the cache, retries, each kind of failure, tokens, and the seconds that calls took (they
+        overlap)."""
         always = ("judge/cached", "judge/retries", *(f"judge/{kind}" for kind in KINDS))
-        costs = (
-            "cost/judge_calls",
-            "cost/judge_tokens_in",
-            "cost/judge_tokens_out",
-            "cost/judge_money",
-            "time/judge_s",
-        )
+        costs = ("cost/judge_calls", "cost/judge_tokens_in", "cost/judge_tokens_out", "time/judge_s")
         with self._lock:
             taken, self._counts = self._counts, Counter()
         return {name: 0.0 for name in (*always, *costs)} | {k: float(v) for k, v in taken.items()}

@@ -74,6 +74,4 @@ class HttpChat:
         except ChatError as error:
             kind = error.kind if error.kind in KINDS else "refused"
             raise JudgeError(kind, str(error).partition(": ")[2], error.retry_after_s) from None
-        if not reply.text:
-            raise JudgeError("refused", "the judge gave no text")
         return Completion(reply.text, reply.tokens_prompt or 0, reply.tokens_sampled or 0)

@@ -9,6 +9,7 @@ from agentrl.envs.base import EnvSpec
 from agentrl.errors import UserError
 from agentrl.rewards.base import Component, Score, Scoring
 from agentrl.rewards.transcript import of_trajectory
+from agentrl.runs.ledger import shape_of
 
 
 class Model(Component):
@@ -36,15 +37,18 @@ class Model(Component):
 
         self.reward_model = reward_model.load(str(folder) if folder.is_dir() else path, max_tokens)
         self.batch_tokens = batch_tokens
-        self.tokens = 0
+        self.shape = shape_of(self.reward_model.model)
+        self.tokens = self.attended = 0
 
     def score_batch(self, items: Sequence[Scoring]) -> list[Score]:
         rows = [self.reward_model.encode(of_trajectory(item.trajectory)) for item in items]
         self.tokens += sum(map(len, rows))
+        self.attended += self.reward_model.attended(rows)
         return [Score(value) for value in self.reward_model.rewards(rows, self.batch_tokens)]
 
     def take_counts(self) -> dict[str, float]:
-        """Tokens read, and 2N operations for each (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-        tokens, self.tokens = float(self.tokens), 0
-        operations = 2.0 * self.reward_model.model.num_parameters() * tokens
+        """Tokens read, and the operations of reading them (``ModelShape.forward``)."""
+        tokens, attended = float(self.tokens), float(self.attended)
+        self.tokens = self.attended = 0
+        operations = self.shape.forward(tokens, attended)
         return {"cost/reward_model_tokens_forward": tokens, "cost/reward_model_flops_forward": operations}

@@ -81,12 +81,9 @@ def shape_of(model: PreTrainedModel) -> ModelShape:
 
 
 def money(price: PriceConfig, component: str, quantities: Mapping[str, float]) -> float:
-    """What a component's quantities cost, in ``price.currency``: machine time, tool calls, judge, policy tokens, and
-    what a service itself said it cost (``cost/SERVICE_money``)."""
+    """What a component's quantities cost, in ``price.currency``: machine time, tool calls, judge and policy tokens."""
     get = quantities.get
-    total = (
-        get("money", 0.0) + price.machine_hour * get("wall_s", 0.0) / 3600 + price.tool_call * get("tool_calls", 0.0)
-    )
+    total = price.machine_hour * get("wall_s", 0.0) / 3600 + price.tool_call * get("tool_calls", 0.0)
     if component == "judge":
         total += price.judge_call * get("calls", 0.0)
         total += price.judge_tokens_in * get("tokens_in", 0.0) / MILLION
@@ -98,7 +95,8 @@ def money(price: PriceConfig, component: str, quantities: Mapping[str, float]) -
 @dataclass(frozen=True)
 class Spent:
     """What budgets are held against. ``tokens`` are those that were sampled or prefilled, by the policy or a judge; in
-    the cold start, which samples none, those that were trained on. ``wall`` in seconds."""
+    a run that samples none (a cold start, a reward model, DPO on a file), those that were trained on. ``wall`` in
+    seconds."""
 
     tokens: float = 0.0
     tool_calls: float = 0.0
@@ -120,6 +118,7 @@ class Ledger:
 
     def __init__(self, run_dir: Path, stage: str, price: PriceConfig):
         self.dir, self.stage, self.price = run_dir, stage, price
+        self.samples = stage not in ("sft", "train_reward")  # False: the run's tokens are those that it trains on
         self.shape = ModelShape(0, 0, 0)
         self.components: dict[str, Quantities] = {}
         self.steps = 0
@@ -210,9 +209,10 @@ class Ledger:
             files.write_json(self.dir / SUMMARY, self.summary())
         except OSError as error:
             raise files.write_failed(SUMMARY, error, self.dir) from error
+        own = {c: q for c, q in entries.items() if c not in SERVICES}
         return {
             "cost/flops_sampling": _flops(entries, ("flops_decode", "flops_prefill")),
-            "cost/flops_training": _flops(entries, ("flops_training", "flops_forward")),
+            "cost/flops_training": _flops(own, ("flops_training", "flops_forward")),
             "cost/money": sum(money(self.price, c, q) for c, q in entries.items()),
         }
 
@@ -233,7 +233,7 @@ class Ledger:
                 for name, value in quantities.items():
                     if "flops" in name:
                         sums["flops"] += value
-                    if name not in ("money", "flops"):
+                    if name != "flops":
                         named = f"{component}_{name}" if component in SERVICES and name != "wall_s" else name
                         sums[named] += value
                 sums["money"] += money(self.price, component, quantities)
@@ -276,13 +276,13 @@ class Ledger:
         return self._spent("rollout", counts)
 
     def _spent(self, component: str, quantities: Mapping[str, float]) -> Spent:
-        return self.count(self.stage, self.price, component, quantities)
+        return self.count(self.price, component, quantities, self.samples)
 
     @staticmethod
-    def count(stage: str, price: PriceConfig, component: str, quantities: Mapping[str, float]) -> Spent:
-        """A component's quantities as budgets see them."""
+    def count(price: PriceConfig, component: str, quantities: Mapping[str, float], samples: bool = True) -> Spent:
+        """A component's quantities as budgets see them; ``samples`` as of the ledger."""
         names = ["tokens_sampled", "tokens_prefilled", "tokens_in", "tokens_out"]
-        if stage == "sft":
+        if not samples:
             names.append("tokens_trained")
         return Spent(
             tokens=sum(quantities.get(n, 0.0) for n in names),
@@ -314,21 +314,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def prm_operations(parameters: int, forward: int, reference: int, trained: int, adapters: bool) -> dict[str, float]:
-    """Cost of a process reward model in one step, beside that of the policy.
-
-    Tokens: ``forward`` through the reward model without a gradient, ``reference`` through the reference (a model of the
-    same size), ``trained`` forward and backward. 2N operations for each of the first two and 6N for a trained token;
-    with ``adapters`` on a frozen base 4N, as no gradient of the base's own weights is computed. Attention is left out.
-    """
-    return {
-        "cost/prm_tokens_forward": float(forward),
-        "cost/prm_tokens_reference": float(reference),
-        "cost/prm_tokens_trained": float(trained),
-        "cost/flops_prm": parameters * (2.0 * (forward + reference) + (4.0 if adapters else 6.0) * trained),
-    }
 
 
 def rewind(run_dir: Path, step: int) -> None:

@@ -154,7 +154,6 @@ def _cost_condition(cfg: Config, result: PolicyResult) -> Condition:
     costs = [t.costs for p in result.groups for g in p for t in g.trajectories]
     each = wanted / max(1, episodes)
     spent = Ledger.count(
-        "train",
         cfg.price,
         "rollout",
         {

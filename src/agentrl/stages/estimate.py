@@ -118,7 +118,7 @@ def from_lines(cfg: Config, lines: Sequence[Mapping[str, Any]]) -> Forecast:
         for component, quantities in line.items():
             if not isinstance(quantities, Mapping):
                 continue
-            spent = Ledger.count("train", cfg.price, component, quantities)
+            spent = Ledger.count(cfg.price, component, quantities)
             if component == "startup":
                 once += spent
             elif component in ("save", "eval"):

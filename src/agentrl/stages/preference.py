@@ -145,7 +145,7 @@ def train(
     """The training loop: one step from top to bottom."""
     learner = state.learner
     book = run.ledger
-    book.shape = shape_of(learner.model)
+    book.shape, book.samples = shape_of(learner.model), False
     budget = Budget(cfg.budget, book)
     tested = comparison_of(heldout, cfg) if heldout else None
     last = run.checkpoints.last()
@@ -163,7 +163,10 @@ def train(
             ending = step == cfg.train.steps or interrupt.requested or budget.spent() is not None
             due = step % cfg.train.save_every == 0 or ending
             if due and tested is not None:
-                metrics |= {f"dpo/heldout_{name}": value for name, value in learner.evaluate(tested).items()}
+                began = time.monotonic()
+                held = learner.evaluate(tested)
+                book.trained("eval", held, time.monotonic() - began)
+                metrics |= {f"dpo/heldout_{n}": v for n, v in held.items() if not n.startswith("train/")}
             metrics["epoch"] = step * cfg.algo.dpo.batch_size / len(pairs)
             warnings = state.watch.update(step, metrics, [])
             metrics["time/step_s"] = time.monotonic() - started

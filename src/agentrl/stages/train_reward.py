@@ -24,8 +24,10 @@ from agentrl.learn.preferences import Pair, load_pairs, split
 from agentrl.learn.reward_model import RewardModel
 from agentrl.models.load import compute_dtype, resolve
 from agentrl.runs import files
+from agentrl.runs.budget import Budget, BudgetSpent
 from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.interrupt import Interrupt
+from agentrl.runs.ledger import shape_of
 from agentrl.runs.progress import Progress
 from agentrl.stages.common import available_cores
 
@@ -35,7 +37,10 @@ Rows = tuple[list[list[int]], list[list[int]]]
 
 
 def main(cfg: Config) -> Path:
-    """Fit a reward model on ``reward_model.source``; returns its best checkpoint. UserError, RunError."""
+    """Fit a reward model on ``reward_model.source``; returns its best checkpoint. UserError, RunError.
+
+    A budget that is spent ends the fit, saved, after the step that spent it.
+    """
     console = Console(stderr=True)
     settings = cfg.reward_model
     if cfg.run.resume:
@@ -62,7 +67,7 @@ def main(cfg: Config) -> Path:
         (run.dir / HASH_FILE).write_text("".join(f"{h}\n" for h in pairs.task_hashes))
     console.print(f"reward model from {path}, {len(fitted)} pairs and {len(heldout)} held out, run {run.dir}")
     with run.ending():
-        checkpoint = fit(cfg, reward, fitted, heldout, run)
+        checkpoint = fit(cfg, reward, fitted, heldout, run, console)
     if heldout:
         shown = json.loads((run.dir / "reward_model.json").read_text())["heldout"]
         console.print(
@@ -75,14 +80,20 @@ def main(cfg: Config) -> Path:
     return checkpoint
 
 
-def fit(cfg: Config, reward: RewardModel, fitted: Sequence[Pair], heldout: Sequence[Pair], run: Run) -> Path:
+def fit(
+    cfg: Config, reward: RewardModel, fitted: Sequence[Pair], heldout: Sequence[Pair], run: Run, console: Console
+) -> Path:
     """Train for ``reward_model.epochs``, keeping a checkpoint whenever the held-out log loss falls."""
     settings = cfg.reward_model
+    book = run.ledger
+    book.shape = shape_of(reward.model)
+    budget = Budget(cfg.budget, book)
     rows, held = encoded(reward, fitted), encoded(reward, heldout)
     steps = -(-len(fitted) // settings.batch_size)
     total = steps * settings.epochs
     optimizer = MasterOptimizer(reward.model)
     best, step, checkpoint = float("inf"), 0, None
+    spent: BudgetSpent | None = None
     with Progress("train-reward", total) as progress, Interrupt() as interrupt:
         for epoch in range(settings.epochs):
             order = list(range(len(fitted)))
@@ -102,18 +113,30 @@ def fit(cfg: Config, reward: RewardModel, fitted: Sequence[Pair], heldout: Seque
                     cfg.train.micro_batch_tokens,
                 )
                 step += 1
-                metrics |= {"policy/learning_rate": rate, "time/step_s": time.monotonic() - started}
+                seconds = time.monotonic() - started
+                metrics |= {"policy/learning_rate": rate, "time/step_s": seconds}
+                book.trained("update", metrics, seconds)
+                spent = budget.spent() if step < total else None
+                ending = i == steps - 1 or interrupt.requested or spent is not None
                 report: dict[str, Any] | None = None
-                if held[0] and (i == steps - 1 or interrupt.requested):
+                if held[0] and ending:
+                    started = time.monotonic()
                     report = evaluate(reward, held, cfg.train.micro_batch_tokens)
+                    both = [*held[0], *held[1]]
+                    read = {
+                        "train/tokens_forward": sum(map(len, both)),
+                        "train/attended_forward": reward.attended(both),
+                    }
+                    book.trained("eval", read, time.monotonic() - started)
                     metrics["heldout/accuracy"] = report["accuracy"]["mean"]
                     metrics["heldout/log_loss"] = report["log_loss"]
                     metrics["heldout/calibration_error"] = report["calibration"]["ece"]
+                metrics |= book.close(step)
                 run.record(step, metrics)
                 progress.update(
                     step, loss=metrics["loss/reward_model"], heldout_accuracy=metrics.get("heldout/accuracy")
                 )
-                if interrupt.requested:
+                if ending:
                     break
             loss = report["log_loss"] if report else 0.0
             if loss < best or not held[0] or checkpoint is None:
@@ -121,9 +144,14 @@ def fit(cfg: Config, reward: RewardModel, fitted: Sequence[Pair], heldout: Seque
                 if report:
                     files.write_json(run.dir / "reward_model.json", {"step": step, "heldout": report})
                     draw(report, run.dir / "plots" / "calibration.png")
-                checkpoint = run.checkpoints.save(step, reward.save, keep=0, best=True)
+                with book.timed("save"):
+                    checkpoint = run.checkpoints.save(step, reward.save, keep=0, best=True)
             if interrupt.requested:
                 raise KeyboardInterrupt
+            if spent is not None:
+                console.print(f"{spent}: stopped after step {step} of {total}, saved", markup=False, soft_wrap=True)
+                run.outcome = "budget_spent"
+                break
     assert checkpoint is not None
     return checkpoint
 
