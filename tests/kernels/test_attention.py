@@ -49,7 +49,7 @@ def test_output_and_gradients_equal_autograd(kv_heads, group, size, token_major)
 
     q, k, v, grad = make(kv_heads * group), make(kv_heads), make(kv_heads), make(kv_heads * group)
     exact_out, exact_sums, exact = reference(q, k, v, grad, size**-0.5)
-    kernel = attention.build(q, k, v, SEGMENTS)
+    kernel = attention.build(kv_heads * group, kv_heads, size, SEGMENTS)
     assert kernel is not None
     out, sums = kernel.forward(q, k, v, size**-0.5)
     torch.testing.assert_close(sums, exact_sums, atol=1e-4, rtol=1e-5)
@@ -64,9 +64,7 @@ def test_output_and_gradients_equal_autograd(kv_heads, group, size, token_major)
 
 def test_what_is_not_its_own_is_left_to_pytorch():
     x = torch.zeros(2, 8, 32)
-    assert attention.build(x, x, x, [Segment(0, 8)]) is None
-    odd = torch.zeros(2, 8, 24, dtype=torch.bfloat16)
-    assert attention.build(odd, odd, odd, [Segment(0, 8)]) is None
+    assert not attention.suits(x, x, x) and attention.suits(*[x.bfloat16()] * 3)
+    assert attention.build(2, 2, 24, [Segment(0, 8)]) is None
     # A prefix that is not one whole earlier segment.
-    bf16 = x.bfloat16()
-    assert attention.build(bf16, bf16, bf16, [Segment(0, 4), Segment(4, 8, 0, 3)]) is None
+    assert attention.build(2, 2, 32, [Segment(0, 4), Segment(4, 8, 0, 3)]) is None

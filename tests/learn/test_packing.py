@@ -145,7 +145,7 @@ def test_packed_attention_equals_autograd(dtype, tolerance, compile_, request):
     inputs = [make(6), make(2), make(2)]
     grad = make(6)
     own = [x.clone().requires_grad_() for x in inputs]
-    out = PackedAttention.apply(*own, SEGMENTS, {}, 0.3)
+    out = PackedAttention.apply(*own, PackedLayout(SEGMENTS), 0.3)
     out.backward(grad)
     exact = [x.float().requires_grad_() for x in inputs]
     how = How(0.3, None, None)

@@ -60,14 +60,17 @@ class TileAttention:
         )
 
 
-def build(q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any]) -> TileAttention | None:
-    """The kernel for inputs like these: bf16 on a CPU with AMX tiles and a compiler, heads of a multiple of 32."""
-    heads, _, size = q.shape
-    plain = all(x.dtype == torch.bfloat16 and x.device.type == "cpu" and x.stride(2) == 1 for x in (q, k, v))
-    if "amx_bf16" not in cpu_flags() or size % 32 or not plain:
+def suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernel can take such tensors: bf16 on a CPU, a head's vector in one piece."""
+    return all(x.dtype == torch.bfloat16 and x.device.type == "cpu" and x.stride(2) == 1 for x in (q, k, v))
+
+
+def build(heads: int, kv_heads: int, size: int, segments: Sequence[Any]) -> TileAttention | None:
+    """The kernel for heads of ``size`` numbers, a multiple of 32, on a CPU with AMX tiles and a compiler; else None."""
+    if "amx_bf16" not in cpu_flags() or size % 32:
         return None
     families = _families(segments)
-    kernel = library("attention.cpp", f"SIZE={size}", f"GROUP={heads // len(k)}")
+    kernel = library("attention.cpp", f"SIZE={size}", f"GROUP={heads // kv_heads}")
     if families is None or kernel is None or kernel.request_tiles() != 0:
         return None
     return TileAttention(kernel, segments, families)

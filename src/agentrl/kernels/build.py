@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import torch  # noqa: F401  its OpenMP runtime must be loaded first: the kernels then share its threads
+from torch import Tensor  # torch's OpenMP runtime must be loaded first: the kernels then share its threads
 
 from agentrl.models.cache import cache_folder
 from agentrl.models.compiled import available
@@ -35,7 +35,8 @@ def library(source: str, *defines: str) -> ctypes.CDLL | None:
         return None
     file = Path(__file__).with_name(source)
     flags = [*FLAGS, *([WIDE] if "avx512f" in cpu_flags() else []), *(f"-D{d}" for d in defines)]
-    key = hashlib.sha256(repr((file.read_text(), compiler, flags, sorted(cpu_flags()))).encode()).hexdigest()[:16]
+    texts = [f.read_text() for f in (file, *sorted(file.parent.glob("*.h")))]
+    key = hashlib.sha256(repr((texts, compiler, flags, sorted(cpu_flags()))).encode()).hexdigest()[:16]
     target = cache_folder().parent / "kernels" / f"{file.stem}-{key}.so"
     try:
         if not target.is_file():
@@ -59,3 +60,19 @@ def cpu_flags() -> frozenset[str]:
         return frozenset()
     names = ("flags", "Features")
     return frozenset(next((line.split(":", 1)[1] for line in lines if line.startswith(names)), "").split())
+
+
+def address(x: Tensor | None) -> ctypes.c_void_p:
+    """Where a tensor's numbers lie; null for None."""
+    return ctypes.c_void_p(None if x is None else x.data_ptr())
+
+
+def call(kernel: ctypes.CDLL, name: str, *arguments: Tensor | int | float | None) -> None:
+    """Call a function of a library: tensors as addresses, int as int64_t, float as float."""
+    getattr(kernel, name)(*map(_argument, arguments))
+
+
+def _argument(x: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_float:
+    if isinstance(x, float):
+        return ctypes.c_float(x)
+    return ctypes.c_int64(x) if isinstance(x, int) else address(x)

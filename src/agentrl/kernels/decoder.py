@@ -6,12 +6,11 @@ import ctypes
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.kernels.build import cpu_flags, library
-
-LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
+from agentrl.kernels.build import address, library
+from agentrl.kernels.families import known_layers, shape, weights, window
 
 
 class _Shape(ctypes.Structure):
@@ -32,22 +31,19 @@ class DecodeKernel:
         self.kernel = kernel
         self.decoder: Any = model.get_decoder()
         self.head: Tensor = model.get_output_embeddings().weight  # type: ignore[union-attr, assignment]
-        config = model.config
-        first = self.decoder.layers[0].self_attn
+        config, s = model.config, shape(self.decoder.layers[0])
         self.shape = _Shape(
             hidden=config.hidden_size,
             middle=config.intermediate_size,
-            heads=config.num_key_value_heads,
+            heads=s.heads,
             capacity=keys[0].shape[2],
-            eps=config.rms_norm_eps,
-            scale=first.scaling,
+            eps=s.eps,
+            scale=s.scale,
         )
         kernel.scratch.restype = ctypes.c_int64
-        fields = [
-            field
-            for layer, k, v in zip(self.decoder.layers, keys, values, strict=True)
-            for field in _layer(layer, k, v)
-        ]
+        fields: list[int] = []
+        for layer, k, v in zip(self.decoder.layers, keys, values, strict=True):
+            fields += [0 if t is None else t.data_ptr() for t in (*weights(layer), k, v)] + [window(layer) or 0]
         self.layers = (ctypes.c_int64 * len(fields))(*fields)
         self.kept = (keys, values)  # the addresses above stay theirs
 
@@ -63,13 +59,13 @@ class DecodeKernel:
             ctypes.byref(self.shape),
             self.layers,
             ctypes.c_int64(len(self.decoder.layers)),
-            *map(_address, (self.decoder.norm.weight, hidden, cos, sin, lengths)),
+            *map(address, (self.decoder.norm.weight, hidden, cos, sin, lengths)),
             ctypes.c_int64(n),
-            _address(memory),
+            address(memory),
         )
         logits = torch.empty(n, len(self.head), dtype=torch.bfloat16)
         sizes = (ctypes.c_int64(x) for x in (n, len(self.head), hidden.shape[1]))
-        self.kernel.head(*map(_address, (hidden, self.head, logits)), *sizes, _address(memory))
+        self.kernel.head(*map(address, (hidden, self.head, logits)), *sizes, address(memory))
         return logits.float()
 
 
@@ -79,51 +75,9 @@ def build(model: PreTrainedModel, keys: list[Tensor], values: list[Tensor]) -> D
     It applies to Llama, Mistral, Qwen2 and Qwen3 decoders in bf16 without adapters, on Linux with a C++ compiler and a
     processor with AMX tiles.
     """
-    decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else None
-    layers = getattr(decoder, "layers", None)
-    if "amx_bf16" not in cpu_flags() or not layers or any(type(x).__name__ not in LAYERS for x in layers):
+    layers = known_layers(model)
+    if layers is None or len(model.get_output_embeddings().weight) % 16:  # type: ignore[union-attr, arg-type]
         return None
-    config = model.config
-    attention = layers[0].self_attn
-    group = config.num_attention_heads // config.num_key_value_heads
-    size = keys[0].shape[3]
-    widths = (config.hidden_size, config.intermediate_size, config.num_key_value_heads * size)
-    plain = (
-        config.hidden_act == "silu"
-        and not getattr(config, "mlp_bias", False)
-        and all(p.dtype == torch.bfloat16 and p.device.type == "cpu" and p.is_contiguous() for p in model.parameters())
-        and all(type(m) is nn.Linear for m in (attention.q_proj, attention.o_proj, layers[0].mlp.gate_proj))
-        and all(width % 32 == 0 for width in widths)
-        and len(model.get_output_embeddings().weight) % 16 == 0  # type: ignore[union-attr, arg-type]
-        and size % 32 == 0
-        and group <= 8
-    )
-    if not plain:
-        return None
-    kernel = library("decoder.cpp", f"SIZE={size}", f"GROUP={group}")
+    s = shape(layers[0])
+    kernel = library("decoder.cpp", f"SIZE={s.size}", f"GROUP={s.group}")
     return DecodeKernel(kernel, model, keys, values) if kernel is not None and kernel.request_tiles() == 0 else None
-
-
-def _layer(layer: Any, keys: Tensor, values: Tensor) -> list[int]:
-    """``struct Layer`` of decoder.cpp."""
-    a, mlp = layer.self_attn, layer.mlp
-    projections = (a.q_proj, a.k_proj, a.v_proj)
-    tensors = [
-        layer.input_layernorm.weight,
-        *(p.weight for p in projections),
-        *(p.bias for p in projections),
-        *(getattr(getattr(a, name, None), "weight", None) for name in ("q_norm", "k_norm")),
-        a.o_proj.weight,
-        a.o_proj.bias,
-        layer.post_attention_layernorm.weight,
-        *(p.weight for p in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
-        keys,
-        values,
-    ]
-    # Qwen's windows differ between layers; Mistral has one for all.
-    window = a.sliding_window if hasattr(a, "sliding_window") else getattr(a.config, "sliding_window", None)
-    return [0 if t is None else t.data_ptr() for t in tensors] + [window or 0]
-
-
-def _address(x: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(x.data_ptr())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agentrl.kernels.build import library
+from agentrl.kernels.build import call, library
+from agentrl.kernels.linear import GradientSum
 
 CHUNK = 1024  # tokens whose logits exist at one time
 
@@ -37,7 +38,8 @@ class TokenLogprobs(torch.autograd.Function):
         logp, entropy, log_sum = (torch.empty(len(hidden)) for _ in range(3))
         for part in _chunks(len(hidden)):
             logits = hidden[part] @ weight.t()
-            _call(
+            call(
+                _library(),
                 "token_logprobs",
                 *(logits, target[part], *logits.shape, temperature),
                 *(logp[part], entropy[part], log_sum[part]),
@@ -51,30 +53,25 @@ class TokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, weight, target, log_sum = ctx.saved_tensors
         grad = grad.contiguous()
-        grad_hidden, grad_weight = torch.empty_like(hidden), None
+        grad_hidden, total = torch.empty_like(hidden), GradientSum(weight)
         for part in _chunks(len(hidden)):
             logits = hidden[part] @ weight.t()
-            _call(
+            call(
+                _library(),
                 "token_logprobs_backward",
                 *(logits, target[part], log_sum[part], grad[part], *logits.shape, ctx.temperature),
             )
             grad_hidden[part] = logits @ weight
             if ctx.needs_input_grad[1]:
-                product = logits.t() @ hidden[part]
-                grad_weight = product if grad_weight is None else grad_weight + product
-        return grad_hidden, grad_weight, None, None
+                total.add_product(logits, hidden[part])
+        return grad_hidden, total.result(), None, None
 
 
 def _chunks(n: int) -> Iterator[slice]:
     return (slice(start, start + CHUNK) for start in range(0, n, CHUNK))
 
 
-def _call(name: str, *arguments: Tensor | int | float) -> None:
-    function: Callable[..., None] = getattr(library("logits.cpp"), name)
-    function(*map(_argument, arguments))
-
-
-def _argument(x: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_float:
-    if isinstance(x, Tensor):
-        return ctypes.c_void_p(x.data_ptr())
-    return ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_float(x)
+def _library() -> ctypes.CDLL:
+    found = library("logits.cpp")
+    assert found is not None
+    return found

@@ -13,7 +13,8 @@ class MasterOptimizer:
     """Keeps fp32 copies of the trainable weights, sums gradients in fp32, and writes each step back to the model.
 
     For an fp32 model the masters *are* the model's weights. Gradients of several micro-batches add up in fp32 even
-    where the model computes in bf16.
+    where the model computes in bf16: kernels add them to the master that they find at a weight's ``fp32_master``, and
+    what autograd adds up itself is moved there.
     """
 
     def __init__(
@@ -27,6 +28,9 @@ class MasterOptimizer:
         rest = [p for p in self.masters.values() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
         self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+        for name, p in self.params.items():
+            if self.masters[name] is not p:
+                p.fp32_master = self.masters[name]  # type: ignore[attr-defined]
         self.hooks = [
             p.register_post_accumulate_grad_hook(self._collect(self.masters[name]))
             for name, p in self.params.items()
@@ -36,7 +40,8 @@ class MasterOptimizer:
     @staticmethod
     def _collect(master: Tensor):  # type: ignore[no-untyped-def]
         def hook(param: Tensor) -> None:
-            assert param.grad is not None
+            if param.grad is None:  # a kernel has added it to the master
+                return
             if master.grad is None:
                 master.grad = param.grad.float()
             else:

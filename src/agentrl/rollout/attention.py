@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from agentrl.kernels import attention
+from agentrl.kernels.attention import TileAttention
 from agentrl.models import compiled
 from agentrl.rollout.packed_attention import PackedAttention
 
@@ -151,13 +153,24 @@ class PackedLayout:
 
     def __init__(self, segments: Sequence[Segment]):
         self.segments = segments
+        self.longest = max(s.end - s.start + s.prefix_end - s.prefix_start for s in segments)
         self.masks: dict[Any, Tensor] = {}
+        self.kernels: dict[tuple[int, int, int], TileAttention | None] = {}
+
+    def kernel(self, heads: int, kv_heads: int, size: int) -> TileAttention | None:
+        """The compiled attention for such heads, made once for all layers; None where there is none."""
+        key = (heads, kv_heads, size)
+        if key not in self.kernels:
+            self.kernels[key] = attention.build(*key, self.segments)
+        return self.kernels[key]
+
+    def plain(self, window: int | None) -> bool:
+        """Whether a layer's window leaves out nothing."""
+        return window is None or window >= self.longest
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        longest = max(s.end - s.start + s.prefix_end - s.prefix_start for s in self.segments)
-        plain = how.softcap is None and (how.window is None or how.window >= longest)
-        if plain and q.device.type == "cpu" and compiled.available():
-            return PackedAttention.apply(q, k, v, self.segments, self.masks, how.scale)
+        if how.softcap is None and self.plain(how.window) and q.device.type == "cpu" and compiled.available():
+            return PackedAttention.apply(q, k, v, self, how.scale)
         parts = []
         for s in self.segments:
             keys, values = k[:, s.start : s.end], v[:, s.start : s.end]

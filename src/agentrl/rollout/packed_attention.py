@@ -34,14 +34,18 @@ def _score_gradient(probs: Tensor, grad_probs: Tensor, delta: Tensor, scale: flo
 
 
 class PackedAttention(torch.autograd.Function):
-    """q [H, T, D], k and v [K, T, D] → [H, T, D]; segments as in ``attention.Segment``. Plain causal attention only."""
+    """q [H, T, D], k and v [K, T, D] → [H, T, D], for a ``PackedLayout``. Plain causal attention only."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: Sequence[Any], masks: dict[Any, Tensor], scale: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Any, scale: float
     ) -> Tensor:
-        ctx.kernel, ctx.segments, ctx.scale = attention.build(q, k, v, segments), segments, scale
-        out, sums = ctx.kernel.forward(q, k, v, scale) if ctx.kernel else _forward(q, k, v, segments, masks, scale)
+        ctx.kernel = layout.kernel(len(q), len(k), q.shape[2]) if attention.suits(q, k, v) else None
+        ctx.segments, ctx.scale = layout.segments, scale
+        if ctx.kernel:
+            out, sums = ctx.kernel.forward(q, k, v, scale)
+        else:
+            out, sums = _forward(q, k, v, layout.segments, layout.masks, scale)
         ctx.save_for_backward(q, k, v, out, sums)
         return out
 
@@ -53,7 +57,7 @@ class PackedAttention(torch.autograd.Function):
             grads = ctx.kernel.backward(q, k, v, out, sums, grad, ctx.scale)
         else:
             grads = _backward(q, k, v, out, sums, grad, ctx.segments, ctx.scale)
-        return *grads, None, None, None
+        return *grads, None, None
 
 
 def _forward(

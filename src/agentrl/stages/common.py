@@ -22,6 +22,7 @@ from agentrl.models.load import check_checkpoint, compute_dtype, load_model, loa
 from agentrl.models.template import Renderer
 from agentrl.rollout.collector import Collector
 from agentrl.rollout.engine import LocalEngine
+from agentrl.rollout.layers import use_kernels
 from agentrl.runs.checkpoints import newest
 from agentrl.runs.folder import model_key
 
@@ -64,6 +65,7 @@ def trainable_model(path: str, dtype: str, lora: LoraConfig) -> PreTrainedModel:
     # From here on attention follows the layout that each forward is given.
     model.set_attn_implementation("agentrl")
     compile_norms(model)
+    use_kernels(model)
     return model
 
 

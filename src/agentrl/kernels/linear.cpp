@@ -1,0 +1,127 @@
+// The gradient of a linear layer's weight on a CPU with AMX tiles: total [outs, ins] (+)= gradᵀ [outs, tokens] · x [tokens,
+// ins], summed in fp32. Both factors lie the wrong way round for a matrix product, so they are put into tiles first: x
+// as a whole, grad a panel of a block of tokens at a time. Every number of the total is summed by one thread, in the tokens' order.
+
+#include "tiles.h"
+
+#include <algorithm>
+#include <omp.h>
+
+constexpr int PANEL = 2 * TILE;          // columns of a factor that stand together
+constexpr int64_t STEP = PANEL * DEPTH;  // numbers of a panel for DEPTH tokens: two tiles
+constexpr int64_t BLOCK = 10 * DEPTH;    // tokens of a panel, which then fits into the first cache twice
+constexpr int64_t KEPT = 200000;         // numbers of the total that stay in a core's second cache
+
+// 16 vectors of 16 pairs of bf16 numbers, turned round.
+static inline void transpose(__m512i *rows) {
+    __m512i other[TILE];
+    for (int i = 0; i < TILE; i += 2) {
+        other[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        other[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < TILE; i += 4)
+        for (int half = 0; half < 2; half++) {
+            rows[i + 2 * half] = _mm512_unpacklo_epi64(other[i + half], other[i + 2 + half]);
+            rows[i + 2 * half + 1] = _mm512_unpackhi_epi64(other[i + half], other[i + 2 + half]);
+        }
+    // Now part p of vector 4q + r holds pairs 4q..4q+3 of row 4p + r: a transpose of whole parts remains.
+    for (int r = 0; r < 4; r++) {
+        const __m512i a = _mm512_shuffle_i32x4(rows[r], rows[4 + r], 0x88), b = _mm512_shuffle_i32x4(rows[r], rows[4 + r], 0xdd);
+        const __m512i c = _mm512_shuffle_i32x4(rows[8 + r], rows[12 + r], 0x88);
+        const __m512i d = _mm512_shuffle_i32x4(rows[8 + r], rows[12 + r], 0xdd);
+        other[r] = _mm512_shuffle_i32x4(a, c, 0x88), other[8 + r] = _mm512_shuffle_i32x4(a, c, 0xdd);
+        other[4 + r] = _mm512_shuffle_i32x4(b, d, 0x88), other[12 + r] = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+    for (int i = 0; i < TILE; i++) rows[i] = other[i];
+}
+
+// A panel's columns of DEPTH tokens as two tiles: right factors [16 pairs of tokens][16 columns], or turned round as left
+// ones. Tokens past `count` are zeros.
+static inline void arrange_step(const bf16 *x, int64_t stride, int64_t count, bool left, bf16 *tiles) {
+    const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), none = _mm512_setzero_si512();
+    __m512i low[TILE], high[TILE];  // pairs of the first 16 columns, and of the others
+    for (int p = 0; p < TILE; p++) {
+        const __m512i first = 2 * p < count ? _mm512_loadu_si512(x + 2 * p * stride) : none;
+        const __m512i second = 2 * p + 1 < count ? _mm512_loadu_si512(x + (2 * p + 1) * stride) : none;
+        _mm_prefetch((const char *)(x + 2 * p * stride + PANEL), _MM_HINT_T1);  // for the next panel
+        _mm_prefetch((const char *)(x + (2 * p + 1) * stride + PANEL), _MM_HINT_T1);
+        const __m512i a = _mm512_permutexvar_epi64(order, first), b = _mm512_permutexvar_epi64(order, second);
+        low[p] = _mm512_unpacklo_epi16(a, b), high[p] = _mm512_unpackhi_epi16(a, b);
+    }
+    if (left) transpose(low), transpose(high);
+    for (int p = 0; p < TILE; p++) {
+        _mm512_store_si512(tiles + p * DEPTH, low[p]);
+        _mm512_store_si512(tiles + STEP / 2 + p * DEPTH, high[p]);
+    }
+}
+
+// A panel of `count` tokens.
+static void arrange(const bf16 *x, int64_t stride, int64_t count, bool left, bf16 *panel) {
+    for (int64_t t = 0; t < count; t += DEPTH) arrange_step(x + t * stride, stride, count - t, left, panel + t * PANEL);
+}
+
+// A square of the total, PANEL wide, from one panel of each factor. The left one stays in the first cache for many
+// squares; the right ones pass by it.
+static inline void multiply(const bf16 *left, const bf16 *right, int64_t steps, bool add, float *total, int64_t stride) {
+    float *below = total + TILE * stride;
+    if (add) {
+        _tile_loadd(0, total, stride * sizeof(float));
+        _tile_loadd(1, total + TILE, stride * sizeof(float));
+        _tile_loadd(2, below, stride * sizeof(float));
+        _tile_loadd(3, below + TILE, stride * sizeof(float));
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t s = 0; s < steps; s++, left += STEP, right += STEP) {
+        _tile_loadd(4, left, 64);
+        _tile_stream_loadd(6, right, 64);
+        _tile_stream_loadd(7, right + STEP / 2, 64);
+        _tile_loadd(5, left + STEP / 2, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, total, stride * sizeof(float));
+    _tile_stored(1, total + TILE, stride * sizeof(float));
+    _tile_stored(2, below, stride * sizeof(float));
+    _tile_stored(3, below + TILE, stride * sizeof(float));
+}
+
+// Rows of grad and x are `grad_stride` and `x_stride` numbers apart; outs and ins are multiples of 32.
+extern "C" void weight_gradient(const bf16 *grad, int64_t grad_stride, const bf16 *x, int64_t x_stride, float *total,
+                                int64_t tokens, int64_t outs, int64_t ins, int64_t add) {
+    const int64_t blocks = (tokens + BLOCK - 1) / BLOCK, left_panels = outs / PANEL, right_panels = ins / PANEL;
+    const int64_t chunk = std::max(int64_t(1), KEPT / (PANEL * ins)), size = BLOCK * PANEL;
+    bf16 *right = new (std::align_val_t(64)) bf16[blocks * right_panels * size];
+    const TileConfig config;
+#pragma omp parallel
+    {
+        TileConfig before;
+        _tile_storeconfig(&before);
+        _tile_loadconfig(&config);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < blocks * right_panels; i++) {
+            const int64_t start = i / right_panels * BLOCK;
+            arrange(x + start * x_stride + i % right_panels * PANEL, x_stride, std::min(tokens - start, BLOCK), false,
+                    right + i * size);
+        }
+        alignas(64) bf16 left[BLOCK * PANEL];
+        const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads(), end = left_panels * (part + 1) / parts;
+        for (int64_t from = left_panels * part / parts; from < end; from += chunk)
+            for (int64_t b = 0; b < blocks; b++) {
+                const int64_t start = b * BLOCK, count = std::min(tokens - start, BLOCK);
+                for (int64_t l = from; l < std::min(end, from + chunk); l++) {
+                    arrange(grad + start * grad_stride + l * PANEL, grad_stride, count, true, left);
+                    for (int64_t r = 0; r < right_panels; r++)
+                        multiply(left, right + (b * right_panels + r) * size, (count + DEPTH - 1) / DEPTH, add || b > 0,
+                                 total + l * PANEL * ins + r * PANEL, ins);
+                }
+            }
+        _tile_loadconfig(&before);
+    }
+    ::operator delete[](right, std::align_val_t(64));
+}
