@@ -1,6 +1,7 @@
 // The gradient of a linear layer's weight on a CPU with AMX tiles: total [outs, ins] (+)= gradᵀ [outs, tokens] · x [tokens,
 // ins], summed in fp32. Both factors lie the wrong way round for a matrix product, so they are put into tiles first: x
-// as a whole, grad a panel of a block of tokens at a time. Every number of the total is summed by one thread, in the tokens' order.
+// as a whole, grad a few panels of a block of tokens at a time. Every number of the total is summed by one thread, in the
+// tokens' order.
 
 #include "tiles.h"
 
@@ -10,7 +11,7 @@
 constexpr int PANEL = 2 * TILE;          // columns of a factor that stand together
 constexpr int64_t STEP = PANEL * DEPTH;  // numbers of a panel for DEPTH tokens: two tiles
 constexpr int64_t BLOCK = 10 * DEPTH;    // tokens of a panel, which then fits into the first cache twice
-constexpr int64_t KEPT = 200000;         // numbers of the total that stay in a core's second cache
+constexpr int64_t KEPT = 400000;         // numbers of the total that a core works on at one time: its second cache
 
 // 16 vectors of 16 pairs of bf16 numbers, turned round.
 static inline void transpose(__m512i *rows) {
@@ -43,8 +44,6 @@ static inline void arrange_step(const bf16 *x, int64_t stride, int64_t count, bo
     for (int p = 0; p < TILE; p++) {
         const __m512i first = 2 * p < count ? _mm512_loadu_si512(x + 2 * p * stride) : none;
         const __m512i second = 2 * p + 1 < count ? _mm512_loadu_si512(x + (2 * p + 1) * stride) : none;
-        _mm_prefetch((const char *)(x + 2 * p * stride + PANEL), _MM_HINT_T1);  // for the next panel
-        _mm_prefetch((const char *)(x + (2 * p + 1) * stride + PANEL), _MM_HINT_T1);
         const __m512i a = _mm512_permutexvar_epi64(order, first), b = _mm512_permutexvar_epi64(order, second);
         low[p] = _mm512_unpacklo_epi16(a, b), high[p] = _mm512_unpackhi_epi16(a, b);
     }
@@ -55,9 +54,9 @@ static inline void arrange_step(const bf16 *x, int64_t stride, int64_t count, bo
     }
 }
 
-// A panel of `count` tokens.
-static void arrange(const bf16 *x, int64_t stride, int64_t count, bool left, bf16 *panel) {
-    for (int64_t t = 0; t < count; t += DEPTH) arrange_step(x + t * stride, stride, count - t, left, panel + t * PANEL);
+// The same for neighbouring panels, `size` numbers apart: a row is read from one end to the other.
+static void arrange(const bf16 *x, int64_t stride, int64_t count, int64_t panels, bool left, bf16 *tiles, int64_t size) {
+    for (int64_t p = 0; p < panels; p++) arrange_step(x + p * PANEL, stride, count, left, tiles + p * size);
 }
 
 // A square of the total, PANEL wide, from one panel of each factor. The left one stays in the first cache for many
@@ -104,23 +103,24 @@ extern "C" void weight_gradient(const bf16 *grad, int64_t grad_stride, const bf1
         _tile_storeconfig(&before);
         _tile_loadconfig(&config);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < blocks * right_panels; i++) {
-            const int64_t start = i / right_panels * BLOCK;
-            arrange(x + start * x_stride + i % right_panels * PANEL, x_stride, std::min(tokens - start, BLOCK), false,
-                    right + i * size);
-        }
-        alignas(64) bf16 left[BLOCK * PANEL];
+        for (int64_t t = 0; t < tokens; t += DEPTH)
+            arrange(x + t * x_stride, x_stride, tokens - t, right_panels, false,
+                    right + t / BLOCK * right_panels * size + t % BLOCK * PANEL, size);
+        bf16 *left = new (std::align_val_t(64)) bf16[chunk * size];
         const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads(), end = left_panels * (part + 1) / parts;
         for (int64_t from = left_panels * part / parts; from < end; from += chunk)
-            for (int64_t b = 0; b < blocks; b++) {
-                const int64_t start = b * BLOCK, count = std::min(tokens - start, BLOCK);
-                for (int64_t l = from; l < std::min(end, from + chunk); l++) {
-                    arrange(grad + start * grad_stride + l * PANEL, grad_stride, count, true, left);
+            for (int64_t start = 0; start < tokens; start += BLOCK) {
+                const int64_t panels = std::min(chunk, end - from), count = std::min(tokens - start, BLOCK);
+                for (int64_t t = start; t < start + count; t += DEPTH)
+                    arrange(grad + t * grad_stride + from * PANEL, grad_stride, tokens - t, panels, true,
+                            left + (t - start) * PANEL, size);
+                for (int64_t l = 0; l < panels; l++)
                     for (int64_t r = 0; r < right_panels; r++)
-                        multiply(left, right + (b * right_panels + r) * size, (count + DEPTH - 1) / DEPTH, add || b > 0,
-                                 total + l * PANEL * ins + r * PANEL, ins);
-                }
+                        multiply(left + l * size, right + (start / BLOCK * right_panels + r) * size,
+                                 (count + DEPTH - 1) / DEPTH, add || start > 0,
+                                 total + (from + l) * PANEL * ins + r * PANEL, ins);
             }
+        ::operator delete[](left, std::align_val_t(64));
         _tile_loadconfig(&before);
     }
     ::operator delete[](right, std::align_val_t(64));
