@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from rollout.kits import load_kit, make_engine, make_jobs, play
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
 
@@ -58,6 +61,11 @@ def random_rows(n: int) -> list[torch.Tensor]:
     return [torch.randint(0, 160, (2 + (7 * i) % 60,), generator=g) for i in range(n)]
 
 
+def alone(lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots that share nothing."""
+    return torch.arange(len(lengths)), torch.zeros_like(lengths)
+
+
 @pytest.mark.parametrize("n", [1, 5, 16, 17, 70])
 @pytest.mark.parametrize("name", CONFIGS)
 @torch.inference_mode()
@@ -75,7 +83,7 @@ def test_logits_and_cache_equal_the_models_own(name, n):
     expected, cache = cache, filled(model, rows)
     kernel = decoder.build(model, cache.k, cache.v)
     assert kernel is not None
-    logits = kernel(ids, lengths)
+    logits = kernel(ids, lengths, *alone(lengths))
     error, usual = (logits - truth).abs(), (reference - truth).abs()
     assert error.max() < 2 * usual.max() + 1e-3
     assert error.mean() < 1.2 * usual.mean() + 1e-4
@@ -92,9 +100,52 @@ def test_a_row_does_not_depend_on_the_others():
     cache = filled(model, rows)
     kernel = decoder.build(model, cache.k, cache.v)
     assert kernel is not None
-    together = kernel(ids, lengths)
+    together = kernel(ids, lengths, *alone(lengths))
     for n in (1, 3, 20):
-        assert torch.equal(kernel(ids[:n], lengths[:n]), together[:n])
+        assert torch.equal(kernel(ids[:n], lengths[:n], *alone(lengths[:n])), together[:n])
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@torch.inference_mode()
+def test_tokens_read_from_another_slot_change_no_bit(name):
+    """Two groups with a prompt each, longer and shorter than a block of keys; their own copies of it are spoilt."""
+    model, g = make_model(name, torch.bfloat16), torch.Generator().manual_seed(0)
+    prompts = [torch.randint(0, 160, (n,), generator=g) for n in (70, 66)]
+    ends = [torch.randint(0, 160, (n,), generator=g) for n in (1, 4, 2, 9, 6)]
+    rows = [torch.cat([prompts[i % 2], end]) for i, end in enumerate(ends)]
+    cache = filled(model, rows)
+    ids, lengths = torch.stack([r[-1] for r in rows]), torch.tensor([len(r) - 1 for r in rows])
+    kernel = decoder.build(model, cache.k, cache.v)
+    assert kernel is not None
+    expected = kernel(ids, lengths, *alone(lengths))
+    leaders, shared = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([70, 66, 70, 66, 40])
+    if name == "llama":  # blocks of a window begin anywhere, so that any of them may be a slot's own
+        for x in (*cache.k, *cache.v):
+            x[2:4, :, :64] = 7.0
+    assert torch.equal(kernel(ids, lengths, leaders, shared), expected)
+
+
+def test_an_engine_that_reads_shared_prompts_once_samples_the_same(tmp_path, monkeypatch):
+    """Slots free up and are filled again while others of the group go on; one slot alone shares nothing."""
+    kit = load_kit("tiny", tmp_path)
+    torch.manual_seed(0)
+    config = LlamaConfig(**{**SIZES, "vocab_size": (kit.vocabulary + 15) // 16 * 16})
+    kit.model = AutoModelForCausalLM.from_config(config).bfloat16().eval()
+    kit.model.set_attn_implementation("agentrl")
+    jobs = make_jobs(kit, groups=2, members=5, turns=2, limit=8)
+    jobs = [replace(job, prompt=job.prompt * 5, limit=3 + i % 5) for i, job in enumerate(jobs)]
+    shared: list[int] = []
+    call = decoder.DecodeKernel.__call__
+
+    def watched(self, ids, lengths, leaders, common):
+        shared.append(int(((leaders != torch.arange(len(ids))) & (common >= 64)).sum()))
+        return call(self, ids, lengths, leaders, common)
+
+    monkeypatch.setattr(decoder.DecodeKernel, "__call__", watched)
+    found = [play(make_engine(kit, slots), jobs) for slots in (4, 1)]
+    assert max(shared) == 3
+    for key, row in found[0].items():
+        assert row.ids == found[1][key].ids
 
 
 def test_other_models_go_on_with_pytorch():

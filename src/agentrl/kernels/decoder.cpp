@@ -91,14 +91,21 @@ static inline void prefetch(const bf16 *row) {
 
 constexpr int BLOCK = 64;  // keys whose scores exist at one time
 
-// One slot and one key head: query [GROUP, SIZE], out [GROUP, SIZE] at out(g); k, v [end, SIZE]. Softmax is online.
-static void attend(const float query[GROUP][SIZE], const bf16 *k, const bf16 *v, int64_t first, int64_t end, float scale,
-                   float out[GROUP][SIZE]) {
+struct Tokens {  // keys and values [.., SIZE] of one slot and key head
+    const bf16 *k, *v;
+};
+
+// One slot and one key head: query [GROUP, SIZE], out [GROUP, SIZE] at out(g), over the tokens [first, end). Blocks that lie
+// within the first `shared` tokens are read from another slot, where they are the same. Softmax is online.
+static void attend(const float query[GROUP][SIZE], const Tokens &own, const Tokens &other, int64_t shared, int64_t first,
+                   int64_t end, float scale, float out[GROUP][SIZE]) {
     float score[GROUP][BLOCK], top[GROUP], total[GROUP] = {};
     memset(out, 0, sizeof(float) * GROUP * SIZE);
     for (int g = 0; g < GROUP; g++) top[g] = -1e30f;
     for (int64_t start = first; start < end; start += BLOCK) {
         const int count = end - start < BLOCK ? end - start : BLOCK;
+        const bf16 *k = start + BLOCK <= shared ? other.k : own.k, *v = start + BLOCK <= shared ? other.v : own.v;
+        const bf16 *next = start + 2 * BLOCK <= shared ? other.k : own.k;
         for (int j = 0; j < count; j++) {
             prefetch(v + (start + j) * SIZE);
             float dot[GROUP] = {};
@@ -121,7 +128,7 @@ static void attend(const float query[GROUP][SIZE], const bf16 *k, const bf16 *v,
             top[g] = highest;
         }
         for (int j = 0; j < count; j++) {
-            prefetch(k + (start + BLOCK + j) * SIZE);
+            prefetch(next + (start + BLOCK + j) * SIZE);
             for (int d = 0; d < SIZE; d++) {
                 const float value = widen(v[(start + j) * SIZE + d]);
                 for (int g = 0; g < GROUP; g++) out[g][d] += score[g][j] * value;
@@ -174,9 +181,11 @@ extern "C" int64_t scratch(const Shape *shape, int64_t m) {
 }
 
 // hidden [m, hidden]: embeddings in, normalised last states out. cos, sin [m, SIZE]. Token i becomes token lengths[i] of
-// slot i.
+// slot i, whose first shared[i] tokens are the same as in slot leaders[i]: slots with one leader that stand near each other
+// read them from memory once.
 extern "C" void decode(const Shape *shape, const Layer *layers, int64_t count, const bf16 *norm, bf16 *hidden,
-                       const bf16 *cos, const bf16 *sin, const int64_t *lengths, int64_t m, bf16 *memory) {
+                       const bf16 *cos, const bf16 *sin, const int64_t *lengths, const int64_t *leaders,
+                       const int64_t *shared, int64_t m, bf16 *memory) {
     const int64_t size = shape->hidden, middle = shape->middle, heads = shape->heads, width = heads * SIZE;
     const int64_t widest = middle > width * GROUP ? middle : width * GROUP;
     bf16 *x = memory, *q = x + padded(m) * (widest > size ? widest : size), *k = q + m * width * GROUP;
@@ -204,8 +213,9 @@ extern "C" void decode(const Shape *shape, const Layer *layers, int64_t count, c
 #pragma omp for collapse(2) schedule(dynamic, 1)
             for (int64_t slot = 0; slot < m; slot++)
                 for (int64_t head = 0; head < heads; head++) {
-                    bf16 *keys = layer->keys + (slot * heads + head) * shape->capacity * SIZE;
-                    bf16 *values = layer->values + (slot * heads + head) * shape->capacity * SIZE;
+                    const int64_t place = (slot * heads + head) * shape->capacity * SIZE;
+                    const int64_t other = (leaders[slot] * heads + head) * shape->capacity * SIZE;
+                    bf16 *keys = layer->keys + place, *values = layer->values + place;
                     const int64_t length = lengths[slot], end = length + 1;
                     const bf16 *c = cos + slot * SIZE, *s = sin + slot * SIZE;
                     float query[GROUP][SIZE], out[GROUP][SIZE];
@@ -214,8 +224,8 @@ extern "C" void decode(const Shape *shape, const Layer *layers, int64_t count, c
                     memcpy(values + length * SIZE, v + slot * width + head * SIZE, SIZE * sizeof(bf16));
                     for (int g = 0; g < GROUP; g++)
                         rotate(q + (slot * heads + head) * GROUP * SIZE + g * SIZE, layer->q_norm, shape->eps, c, s, query[g]);
-                    attend(query, keys, values, layer->window > 0 && end > layer->window ? end - layer->window : 0, end,
-                           shape->scale, out);
+                    attend(query, {keys, values}, {layer->keys + other, layer->values + other}, shared[slot],
+                           layer->window > 0 && end > layer->window ? end - layer->window : 0, end, shape->scale, out);
                     for (int g = 0; g < GROUP; g++)
                         for (int d = 0; d < SIZE; d++)
                             arranged(x, slot, (head * GROUP + g) * SIZE + d, width * GROUP) = narrow(out[g][d]);

@@ -167,6 +167,7 @@ class Collector:
                     pending.append(Pending(clock + self.scheduling.tool_delay, order, episode, future))
                     order += 1
                 clock += 1
+        self.engine.rest()  # an update or a judge can use the memory
         return [Group(task, group) for task, group in zip(tasks, groups, strict=True)]
 
     def counts(self) -> dict[str, float]:

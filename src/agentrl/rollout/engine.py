@@ -45,6 +45,8 @@ class Sequence_:
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     action: Action | None = None  # being sampled; None between turns
     prefilled: int = 0  # tokens computed for this sequence that were not sampled by it
+    origin: Sequence_ | None = None  # the one that computed the first `common` tokens of the slot; they were copied
+    common: int = 0
 
 
 @dataclass
@@ -74,7 +76,7 @@ class LocalEngine:
         self.kernel: decoder.DecodeKernel | None = None
         self.live: list[Sequence_] = []  # live[i] sits in slot i
         self.queue: deque[Sequence_] = deque()
-        self.prefixes: dict[object, list[torch.Tensor]] = {}
+        self.prefixes: dict[object, tuple[Sequence_, list[torch.Tensor]]] = {}
         self.sampling = Sampling()
         self.stats = EngineStats()
 
@@ -92,6 +94,7 @@ class LocalEngine:
         if keep is not None:
             sequence.waiting = sequence.waiting[: max(0, keep - sequence.length)]
             sequence.length = min(sequence.length, keep)
+            sequence.common = min(sequence.common, keep)
         sequence.waiting.extend(ids)
         sequence.noise, sequence.action = noise, Action()
 
@@ -128,7 +131,7 @@ class LocalEngine:
         ids = torch.tensor([s.waiting[-1] if s.waiting else 0 for s in batch], device=self.device)
         lengths = torch.tensor([s.length for s in batch], device=self.device)
         noise = torch.tensor([int(s.noise[len(s.action.ids)]) if s.action else 0 for s in batch], device=self.device)
-        tokens, logprobs = draw(self._logits(ids, lengths), self.sampling, noise)
+        tokens, logprobs = draw(self._logits(batch, ids, lengths), self.sampling, noise)
         self.stats.decode_steps += 1
         self.stats.slot_steps += n
         self.stats.tokens_sampled += len(acting)
@@ -136,11 +139,14 @@ class LocalEngine:
         token_list, logprob_list = tokens.tolist(), logprobs.tolist()
         return [s for s in acting if self._append(s, token_list[s.slot], logprob_list[s.slot])]
 
-    def _logits(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _logits(self, batch: Sequence[Sequence_], ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """fp32 [n, V] for one new token in each of the first n slots."""
         assert self.cache is not None
         if self.kernel is not None:
-            return self.kernel(ids, lengths)
+            first: dict[int, Sequence_] = {}
+            leaders = [first.setdefault(id(s.origin), s) for s in batch]
+            shared = [min(s.common, leader.common) for s, leader in zip(batch, leaders, strict=True)]
+            return self.kernel(ids, lengths, torch.tensor([s.slot for s in leaders]), torch.tensor(shared))
         hidden = hidden_states(self.model, ids, lengths, DecodeLayout(self.cache, lengths))
         return head_logits(self.model, hidden)
 
@@ -177,14 +183,18 @@ class LocalEngine:
         still_queued = {s.shared for s in self.queue}
         for sequence in fresh:
             leader = leaders.get(sequence.shared)
+            sequence.common = len(sequence.prompt) - 1
             if leader is sequence:
+                sequence.origin = sequence
                 if sequence.shared in still_queued:
-                    self.prefixes[sequence.shared] = self.cache.read(sequence.slot, sequence.length)
+                    self.prefixes[sequence.shared] = (sequence, self.cache.read(sequence.slot, sequence.length))
                 continue
             if leader is not None:
+                sequence.origin = leader
                 self.cache.copy(leader.slot, [sequence.slot], leader.length)
             else:
-                self.cache.write(sequence.slot, self.prefixes[sequence.shared])
+                sequence.origin, saved = self.prefixes[sequence.shared]
+                self.cache.write(sequence.slot, saved)
             sequence.length = len(sequence.prompt) - 1
             sequence.waiting = [sequence.prompt[-1]]
         for key in [k for k in self.prefixes if k not in still_queued]:
@@ -225,6 +235,11 @@ class LocalEngine:
         """The counts so far; counting starts anew."""
         stats, self.stats = self.stats, EngineStats()
         return stats
+
+    def rest(self) -> None:
+        """Give the memory of the KV slots back until the next step. Only when no sequence is live."""
+        assert not self.live
+        self.cache = self.kernel = None
 
     def clear(self) -> None:
         """Forget every sequence, whatever it is doing."""
