@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from agentrl.allocator import give_back
 from agentrl.config.schema import Config
 from agentrl.envs.registry import load_spec
 from agentrl.errors import UserError
@@ -263,6 +264,7 @@ def _free() -> None:
     import torch
 
     gc.collect()
+    give_back()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

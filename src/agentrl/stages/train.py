@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from agentrl.algos import advantages, overlong
 from agentrl.algos.sampling_filter import has_spread
+from agentrl.allocator import give_back
 from agentrl.config.rules import CHANGEABLE, check_budget
 from agentrl.config.schema import Config, LoraConfig
 from agentrl.errors import RunError
@@ -211,6 +212,7 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
                 book.service("prm", metrics, clock.laps["time/prm_s"])
             metrics |= advantages.annotate(groups, cfg.algo)
             metrics |= state.learner.update(groups, lambda f: progress.tick(0.5 + f / 2, "update"))
+            give_back()
             clock.lap("time/update_s")
             book.trained("update", metrics, clock.laps["time/update_s"])
             state.step = step
