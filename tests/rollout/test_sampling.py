@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.rollout.sampling import TOP, Sampling, draw, hashed_uniforms, stream, truncate
+from agentrl.rollout.sampling import TOP, Sampling, draw, hashed_uniforms, largest, stream, truncate
 
 INF = float("inf")
 
@@ -197,3 +197,14 @@ def test_every_draw_lies_in_the_support(logits, sampling, key):
     assert float(logprob) == float(whole[0, token])
     if sampling.temperature:
         assert float(truncate(whole.exp(), sampling)[0, token]) > 0
+
+
+@pytest.mark.parametrize("size", [10, 64 * 8, 64 * 8 + 1, 1000, 5003])
+def test_the_largest_values_are_those_of_topk(size):
+    values = torch.rand(7, size, generator=torch.Generator().manual_seed(size))
+    values[0] = torch.sort(values[0]).values  # all of the largest lie in the last blocks
+    values[1, 3:] = 0.0
+    found, index = largest(values, 8)
+    assert torch.equal(found, values.topk(min(8, size), dim=-1).values)
+    assert torch.equal(values.gather(1, index), found)
+    assert all(len(set(row)) == len(row) for row in index.tolist())

@@ -55,7 +55,7 @@ def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Ten
         tokens = logits.argmax(dim=-1)
     else:
         probs = truncate(logprobs.exp(), sampling)
-        top, ids = probs.topk(min(TOP, probs.shape[-1]), dim=-1)
+        top, ids = largest(probs, TOP)
         rest = (probs.sum(-1, keepdim=True) - top.sum(-1, keepdim=True)).clamp(min=0.0)
         candidates = torch.cat([ids, torch.full_like(ids[:, :1], -1)], dim=1)
         gumbel = -torch.log(-torch.log(hashed_uniforms(noise[:, None], candidates)))
@@ -68,6 +68,24 @@ def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Ten
             token = torch.searchsorted(left, u * left[-1], right=True)
             tokens[row] = token if left[-1] > 0 and token < len(left) else ids[row, 0]
     return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+
+
+def largest(values: Tensor, k: int, block: int = 64) -> tuple[Tensor, Tensor]:
+    """The k largest of each row of [n, V] and their indices, as ``topk`` finds them (all of them where V < k).
+
+    The k largest lie in the k blocks with the largest maxima, so a long row is sorted through two short ones.
+    """
+    n, size = values.shape
+    blocks = size // block
+    if blocks <= k:
+        return values.topk(min(k, size), dim=-1)
+    whole = values[:, : blocks * block].view(n, blocks, block)
+    chosen = whole.amax(dim=-1).topk(k, dim=-1, sorted=False).indices
+    index = (chosen[:, :, None] * block + torch.arange(block, device=values.device)).flatten(1)
+    rest = torch.arange(blocks * block, size, device=values.device).expand(n, -1)
+    index = torch.cat([index, rest], dim=1)
+    found, place = values.gather(1, index).topk(k, dim=-1)
+    return found, index.gather(1, place)
 
 
 def hashed_uniforms(key: Tensor, ids: Tensor) -> Tensor:
