@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from agentrl.config.schema import BudgetConfig, Config
+from agentrl.config.schema import AlgoConfig, BudgetConfig, Config, PreferenceConfig
 from agentrl.errors import UserError, nearest
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -54,6 +54,16 @@ STEP_REWARD_KINDS = ("potential",)
 
 STEP_ESTIMATORS = ("gigpo", "episode_plus_step")
 """Estimators that read the rewards of steps."""
+
+ESTIMATOR_KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("step_weight", "episode_std", "step_std"), STEP_ESTIMATORS),
+    **dict.fromkeys(("discount", "episode_baseline"), ("gigpo",)),
+    **dict.fromkeys(
+        ("base", "step_baseline", "step_level", "step_merged", "episode_invalid_penalty", "step_invalid_penalty"),
+        ("episode_plus_step",),
+    ),
+}
+"""Keys of ``algo`` that only some estimators read. (``anchor`` also says what ``group/repeated_states`` counts.)"""
 
 
 CHANGEABLE = frozenset({"train.steps", *(f"budget.{f.name}" for f in fields(BudgetConfig))})
@@ -236,6 +246,7 @@ def check_together(cfg: Config, stage: str | None) -> None:
     if stage != "train":
         return
     _check_dpo(cfg)
+    _check_estimator_keys(cfg.algo)
     if not any(component.weight for component in cfg.reward.components.values()):
         raise UserError("reward.components: training needs at least one component with a weight other than 0")
     _check_step_rewards(cfg)
@@ -256,10 +267,27 @@ def check_together(cfg: Config, stage: str | None) -> None:
         raise UserError("rollout.temperature=0: greedy members of a group are all equal, so nothing can be learned")
 
 
+def _check_estimator_keys(algo: AlgoConfig) -> None:
+    """A key that the estimator does not read must not be set: it would change nothing, silently."""
+    used = algo.estimator if algo.loss != "dpo" else "dpo"
+    for key, readers in ESTIMATOR_KEYS.items():
+        value = getattr(algo, key)
+        if used not in readers and value != getattr(AlgoConfig(), key):
+            who = "algo.loss=dpo" if used == "dpo" else f"algo.estimator={used}"
+            raise UserError(
+                f"algo.{key}={value}: {who} does not read it, only algo.estimator={' or '.join(readers)} does"
+            )
+
+
 def _check_step_rewards(cfg: Config) -> None:
     """Rewards of single steps and the estimators that read them belong together."""
     kinds = {c.kind for c in cfg.reward.components.values() if c.weight}
     of_steps = kinds.intersection(STEP_REWARD_KINDS) | ({"implicit_step"} if cfg.reward.prm.enabled else set())
+    if of_steps and cfg.algo.loss == "dpo":
+        raise UserError(
+            f"reward={cfg.reward.name} rewards steps ({', '.join(sorted(of_steps))}), which algo.loss=dpo does not "
+            "read: it pairs trajectories by the episode's reward"
+        )
     if of_steps and cfg.algo.estimator not in STEP_ESTIMATORS:
         raise UserError(
             f"reward={cfg.reward.name} rewards steps ({', '.join(sorted(of_steps))}), but "
@@ -270,6 +298,8 @@ def _check_step_rewards(cfg: Config) -> None:
             f"algo.estimator=episode_plus_step needs rewards of single steps, and reward={cfg.reward.name} gives none; "
             "use reward=implicit_step or reward=potential"
         )
+    if cfg.reward.prm.enabled:
+        _check_pairs("reward.prm", cfg.reward.prm, cfg.algo.group_size)
     by_token = cfg.algo.estimator == "episode_plus_step" and cfg.algo.step_level == "token"
     if by_token and (not cfg.reward.prm.enabled or "potential" in kinds or not cfg.algo.mask_observations):
         raise UserError(
@@ -287,15 +317,24 @@ def _check_dpo(cfg: Config) -> None:
                 f"algo.dpo.source={algo.dpo.source}: algo.loss={algo.loss} learns no preferences; use algo=dpo"
             )
         return
-    if cfg.reward.prm.enabled:
-        raise UserError(f"reward={cfg.reward.name} gives step rewards, which algo.loss=dpo does not read")
     if algo.kl_coef != 0 or not algo.mask_observations:
         key = "kl_coef" if algo.kl_coef != 0 else "mask_observations"
         raise UserError(f"algo.{key}={getattr(algo, key)}: algo.loss=dpo has no such term; keep the default")
+    if algo.dpo.source is None:
+        _check_pairs("algo.dpo", algo.dpo, algo.group_size)
     if algo.dpo.source is not None and algo.dpo.reference != "initial":
         raise UserError(
             f"algo.dpo.reference={algo.dpo.reference}: the pairs of algo.dpo.source were not sampled by the policy of "
             "the step; use initial"
+        )
+
+
+def _check_pairs(key: str, pairs: PreferenceConfig, group_size: int) -> None:
+    """A part of a group needs two members to make a pair."""
+    if 2 * pairs.pair_shards > group_size:
+        raise UserError(
+            f"{key}.pair_shards={pairs.pair_shards}: parts of a group of algo.group_size={group_size} would have fewer "
+            f"than two members, and no pairs; use at most {group_size // 2}"
         )
 
 
