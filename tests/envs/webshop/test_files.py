@@ -106,6 +106,31 @@ def test_a_missing_field_is_named(tmp_path: Path, key: str) -> None:
         list(reading.products(tmp_path / "items.json", tmp_path / "attributes.json"))
 
 
+@pytest.mark.parametrize(
+    ("item", "extra", "words"),
+    [
+        ({"customization_options": {"Color": ["red"]}}, {}, "item 1: field 'customization_options'"),
+        ({"customization_options": ["red"]}, {}, "item 1: field 'customization_options'"),
+        ({}, ["soft"], "item 1: the attributes of 'B000000001' must be an object"),
+        ({}, {"attributes": "soft"}, "item 1: 'attributes' of the file of attributes"),
+        ({}, {"instruction_attributes": {"soft": 1}}, "'instruction_attributes' of the file of attributes"),
+    ],
+)
+def test_a_field_of_another_shape_is_named(tmp_path: Path, item: dict[str, Any], extra: Any, words: str) -> None:
+    write(tmp_path, [{**ITEM, **item}], {"B000000001": extra})
+    with pytest.raises(UserError, match=words):
+        list(reading.products(tmp_path / "items.json", tmp_path / "attributes.json"))
+
+
+def test_an_instruction_that_asks_for_nothing_is_no_goal(tmp_path: Path) -> None:
+    """As human ones without attributes; it would have no weight."""
+    two = [ITEM, {**ITEM, "asin": "B2"}]
+    asked = {"instruction": "Find me", "instruction_attributes": ["soft"]}
+    files = write(tmp_path, two, {"B000000001": {**asked, "instruction_attributes": []}, "B2": asked})
+    spec = WebShopSpec(files=files, test_goals=0, dev_goals=0)
+    assert [t.truth["asin"] for t in spec.tasks("train", 0)] == ["B2"]
+
+
 def test_bad_options_are_named(tmp_path: Path) -> None:
     files = write(tmp_path, [ITEM])
     for options, words in (

@@ -67,7 +67,8 @@ class Goals:
                     if e["instruction_attributes"]
                 ]
             else:
-                combinations = math.prod(map(len, product.options.values())) if product.instruction else 0
+                asked = product.instruction and product.instruction_attributes
+                combinations = math.prod(map(len, product.options.values())) if asked else 0
                 wanted = [(i, product.instruction_attributes) for i in range(combinations)]
             for which, attributes in wanted:
                 refs.append((number, which))

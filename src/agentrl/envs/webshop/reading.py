@@ -113,10 +113,8 @@ def products(items: Path, attributes: Path, limit: int | None = None) -> Iterato
 
 def _product(asin: str, item: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> Product:
     bullets = item.get("small_description") or []
-    options: dict[str, list[str]] = {}
-    for name, contents in (item.get("customization_options") or {}).items():
-        if contents:
-            options[name.lower()] = [str(c["value"]).strip().replace("/", " | ").lower() for c in contents]
+    if not isinstance(extra, Mapping):
+        raise UserError(f"{where}: the attributes of {asin!r} must be an object, found {type(extra).__name__}")
     return Product(
         asin=asin,
         title=_text(item, "name", where),
@@ -126,12 +124,31 @@ def _product(asin: str, item: Mapping[str, Any], extra: Mapping[str, Any], where
         query=_text(item, "query", where).lower().strip(),
         product_category=_text(item, "product_category", where),
         prices=_prices(item.get("pricing"), where),
-        options=options,
-        attributes=[str(a) for a in extra.get("attributes") or ["DUMMY_ATTR"]],
+        options=_options(item.get("customization_options") or {}, where),
+        attributes=_list(extra, "attributes", where) or ["DUMMY_ATTR"],
         rating=str(item.get("average_rating") or ""),
         instruction=extra.get("instruction"),
-        instruction_attributes=[str(a) for a in extra.get("instruction_attributes") or []],
+        instruction_attributes=_list(extra, "instruction_attributes", where),
     )
+
+
+def _options(found: Any, where: str) -> dict[str, list[str]]:
+    """Option name → values, lower case; names without a value are left out."""
+    try:
+        values = {name.lower(): [str(c["value"]) for c in contents] for name, contents in found.items() if contents}
+    except (AttributeError, KeyError, TypeError):
+        raise UserError(
+            f"{where}: field 'customization_options' must map names to lists of objects with a 'value', "
+            f"found {found!r:.120}"
+        ) from None
+    return {name: [v.strip().replace("/", " | ").lower() for v in own] for name, own in values.items()}
+
+
+def _list(extra: Mapping[str, Any], key: str, where: str) -> list[str]:
+    value = extra.get(key) or []
+    if not isinstance(value, list):
+        raise UserError(f"{where}: '{key}' of the file of attributes must be a list, found {value!r:.80}")
+    return [str(v) for v in value]
 
 
 def _text(item: Mapping[str, Any], key: str, where: str) -> str:
