@@ -6,7 +6,7 @@ Every seed has one cold start of the tiny model in examples/rooms, from which ev
 same number of floating-point operations, forward and backward, the process reward model's included. Training goes on
 in a few pieces, because only a run itself tells what its steps cost. Then all arms are evaluated on the same tasks.
 Writes credit.png (success in training against cost), credit.md (the table) and credit.json. What is finished is kept:
-run it again after an interruption and it goes on.
+run it again after an interruption, or with a larger budget or more seeds, and it goes on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONTEXT = ("rollout.max_tokens=160", "rollout.window=1")  # observations can be 
 SFT = ("sft.traces=300", "sft.epochs=6", "sft.batch_size=16", "sft.learning_rate=5e-3", "sft.patience=9")
 RL = (
     "algo.group_size=8", "algo.prompts_per_step=8", "algo.learning_rate=1e-3", "engine.slots=64",
-    "train.save_every=1000", "train.keep=0", "run.trajectories=false",
+    "train.save_every=20", "train.keep=0", "run.trajectories=false",
 )  # fmt: skip
 SMOOTH = 5  # steps in a mean of the curves
 T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # Student's t
@@ -85,10 +85,15 @@ def status(run: Path) -> str | None:
 def cold_start(settings: Settings, seed: int) -> Path:
     run = settings.out / f"seed{seed}" / "cold_start"
     if status(run) != "finished":
-        if run.exists():  # a cold start cannot go on; what a killed one left is put aside
-            run.rename(next(p for i in range(1000) if not (p := run.with_name(f"{run.name}.{i}")).exists()))
+        put_aside(run)  # a cold start cannot go on
         agentrl("sft-coldstart", *COMMON, *CONTEXT, *SFT, f"sft.seed={seed}", f"run.dir={run}", log=log_of(run))
     return run / "checkpoints" / "best"
+
+
+def put_aside(run: Path) -> None:
+    """Rename what an interrupted run left, if it left anything."""
+    if run.exists():
+        run.rename(next(p for i in range(1000) if not (p := run.with_name(f"{run.name}.{i}")).exists()))
 
 
 def log_of(run: Path) -> Path:
@@ -109,6 +114,7 @@ def train(settings: Settings, arm: str, seed: int, start: Path) -> Path:
         if done:
             agentrl("train", f"run.resume={run}", f"train.steps={max(steps, len(done))}", log=log_of(run))
         else:
+            put_aside(run)  # killed before it was a run
             agentrl(
                 "train", *COMMON, *CONTEXT, *RL, *ARMS[arm], f"train.seed={seed}", f"model.init={start}",
                 f"train.steps={steps}", f"run.dir={run}", log=log_of(run),
@@ -128,9 +134,12 @@ def steps_to(done: Sequence[dict[str, Any]], settings: Settings) -> int:
 def evaluate(settings: Settings, seed: int, runs: dict[str, Path], start: Path) -> dict[str, Any]:
     """One evaluation of a seed's cold start and arms on the same tasks: eval.json."""
     folder = settings.out / f"seed{seed}" / "eval"
-    if status(folder) != "finished":
-        if folder.exists():
-            folder.rename(next(p for i in range(1000) if not (p := folder.with_name(f"eval.{i}")).exists()))
+    # One that was made of other arms, or before these had trained on, is made anew.
+    what = {"tasks": settings.tasks, "steps": [[arm, len(lines(run))] for arm, run in runs.items()]}
+    note = folder.with_name("eval.what.json")
+    if status(folder) != "finished" or not note.exists() or json.loads(note.read_text()) != what:
+        put_aside(folder)
+        note.write_text(json.dumps(what))
         checkpoints = [f"--checkpoint={c}" for c in (start, *(r / "checkpoints" / "last" for r in runs.values()))]
         agentrl(
             "eval", *COMMON, *CONTEXT, f"eval.tasks={settings.tasks}", "engine.slots=64", "run.trajectories=false",
@@ -174,7 +183,7 @@ def measure(
                 "success": curve,
                 "height": sum(c * cost(line) for c, line in zip(curve, done, strict=True)) / costs[-1],
                 "seconds": sum(line["time/step_s"] for line in done),
-                "tokens_trained": sum(line["train/tokens"] for line in done),
+                "reward_model": sum(line.get("cost/flops_prm", 0.0) for line in done) / costs[-1],
                 "final": success(seed, place),
             }
     return found
@@ -193,16 +202,17 @@ def table(found: dict[str, Any]) -> str:
     def numbers(arm: str, key: str) -> list[float]:
         return [arms[arm][s][key] if key in arms[arm][s] else arms[arm][s]["final"][key] for s in seeds]
 
-    header = ["arm", "steps", "cost, 10⁹ operations", "seconds", "mean success in training"]
+    header = ["arm", "steps", "cost, 10⁹ operations", "of it reward model", "seconds", "mean success in training"]
     header += [f"success, {v}" for v in variants] + [f"{v}: minus {first}" for v in variants]
     out = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     cold = [cell([found["cold start"][s][v] for s in seeds]) for v in variants]
-    out.append("| cold start | – | – | – | – | " + " | ".join(cold + ["–"] * len(variants)) + " |")
+    out.append("| cold start | – | – | – | – | – | " + " | ".join(cold + ["–"] * len(variants)) + " |")
     for arm in arms:
         cells = [
             arm,
             f"{statistics.fmean(numbers(arm, 'steps')):.0f}",
             f"{statistics.fmean(c[-1] for c in numbers(arm, 'cost')) / 1e9:.0f}",
+            f"{100 * statistics.fmean(numbers(arm, 'reward_model')):.0f} %",
             f"{statistics.fmean(numbers(arm, 'seconds')):.0f}",
             cell(numbers(arm, "height")),
             *(cell(numbers(arm, v)) for v in variants),

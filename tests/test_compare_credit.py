@@ -63,11 +63,42 @@ def test_numbers_and_table_from_runs(script: ModuleType, tmp_path: Path) -> None
     one = found["arms"]["GRPO"][0]
     assert one["cost"] == [30.0, 40.0] and one["height"] == 0.25 and one["final"] == {"train": 0.3}
     text = script.table(found)
-    assert "| cold start | – | – | – | – | 0.10 [0.10, 0.10] | – |" in text
+    assert "| cold start | – | – | – | – | – | 0.10 [0.10, 0.10] | – |" in text
+    assert "| GRPO | 2 | 0 | 25 % |" in text
     row = next(line for line in text.splitlines() if line.startswith("| GiGPO"))
     assert "| 0.60 [0.60, 0.60] | +0.25 [" in row
     script.plot(found, tmp_path / "credit.png")
     assert (tmp_path / "credit.png").stat().st_size > 5000
+
+
+def test_what_a_kill_or_an_earlier_try_left_is_no_result(script: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    """An evaluation of fewer steps or other arms is made anew; a folder that is no run yet is put aside."""
+    made: list[str] = []
+
+    def agentrl(*arguments: str, log: Path) -> None:
+        run = Path(next(a for a in arguments if a.startswith("run.dir=")).partition("=")[2])
+        assert not run.exists()
+        made.append(f"{arguments[0]} {run.name}")
+        (run / "checkpoints" / "step-000003").mkdir(parents=True)
+        (run / "metrics.jsonl").write_text("".join(json.dumps(step(1.0)) + "\n" for _ in range(3)))
+        (run / "eval.json").write_text("{}")
+        (run / "run.json").write_text('{"status": "finished"}')
+
+    monkeypatch.setattr(script, "agentrl", agentrl)
+    settings = script.Settings(tmp_path, 100.0, 8, 3)
+    begun = tmp_path / "seed0" / "GRPO"
+    begun.mkdir(parents=True)
+    (begun / "config.yaml").write_text("")  # killed between config.yaml and run.json
+    run = script.train(settings, "GRPO", 0, tmp_path)
+    assert made == ["train GRPO"] and (begun.parent / "GRPO.0" / "config.yaml").exists()
+    script.evaluate(settings, 0, {"GRPO": run}, tmp_path)
+    script.evaluate(settings, 0, {"GRPO": run}, tmp_path)
+    assert made == ["train GRPO", "eval eval"]
+    script.evaluate(settings, 0, {"GRPO": run, "RLOO": run}, tmp_path)
+    assert made[2:] == ["eval eval"]
+    (run / "metrics.jsonl").write_text(json.dumps(step(1.0)) + "\n")
+    script.evaluate(settings, 0, {"GRPO": run, "RLOO": run}, tmp_path)
+    assert made[3:] == ["eval eval"]
 
 
 @pytest.mark.slow
