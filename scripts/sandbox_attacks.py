@@ -139,6 +139,7 @@ class Attack:
     limits: Limits | None = None
     slow: bool = False  # burns CPU or sleeps for seconds
     repeat: int = 1
+    session: bool = False  # a cell: others of its session stand before and after it
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}"
@@ -147,8 +148,14 @@ class Attack:
 def outcome(attack: Attack, sandbox: Sandbox, target: World) -> str:
     """Run it: "" where it was contained, else what went wrong."""
     code = target.fill(attack.code)
+    servers = [worker.facts for worker in sandbox._workers]
     for _ in range(attack.repeat):
-        result = sandbox.run(code, limits=attack.limits or LIMITS)
+        if attack.session:
+            result, later = _cell(code, sandbox)
+            if later:
+                return later
+        else:
+            result = sandbox.run(code, limits=attack.limits or LIMITS)
         output = result.stdout + result.stderr
         if "BREACH" in output:
             return next(line for line in output.splitlines() if "BREACH" in line)
@@ -165,7 +172,22 @@ def outcome(attack: Attack, sandbox: Sandbox, target: World) -> str:
         if damage := target.damage():
             return damage
     after = sandbox.run("print('alive')")
-    return "" if after.stdout == "alive\n" else f"the next program failed: {after}"
+    if after.stdout != "alive\n":
+        return f"the next program failed: {after}"
+    return "" if all(w.facts is s for w, s in zip(sandbox._workers, servers, strict=True)) else "a fork server ended"
+
+
+def _cell(code: str, sandbox: Sandbox) -> tuple[Result, str]:
+    """The result of the cell, and what went wrong with the session after it: it must go on, or say what it lost."""
+    with sandbox.session(seed=1) as session:
+        session.run("kept = 1")
+        result = session.run(code)
+        notes = session.run("").note  # what the cell left behind would show in this one
+        after = session.run("kept")
+    broken = Status.INFRA_ERROR in (result.status, after.status)
+    if broken or (after.status == Status.ERROR and "NameError" in after.stderr and "lost" not in notes + after.note):
+        return result, f"the session failed: {after}"
+    return result, ""
 
 
 LIMITS = Limits(cpu_s=2, wall_s=60, memory_bytes=128 << 20)
@@ -327,6 +349,54 @@ works('subprocess', lambda: subprocess.run(['true']))
 works('memfd', lambda: os.memfd_create('x'))
 call('execveat', 322 if not arm else 281, 0, b'', 0, 0, 4096)
 """,
+    "every signal to PID 1": r"""
+for s in range(1, 65):
+    if s not in (9, 19):
+        for p in {1, os.getppid()}:
+            try: os.kill(p, s)
+            except OSError: pass
+print('still here')
+""",
+    "look for processes by number": r"""
+own = {1, os.getpid(), os.getppid()}
+for p in range(2, 33000):
+    if p in own: continue
+    try: os.kill(p, 0)
+    except OSError: continue
+    breach(p)
+""",
+    "other calls that signal": r"""
+call('tkill', 200 if not arm else 130, os.getppid(), 0)
+call('sigqueueinfo', 129 if not arm else 138, os.getppid(), 0, ctypes.create_string_buffer(128))
+call('tgsigqueueinfo', 297 if not arm else 240, 1, 1, 0, ctypes.create_string_buffer(128))
+event = (ctypes.c_int * 16)(0, 0, 9, 4, 1)
+call('timer for PID 1', 222 if not arm else 107, 1, event, ctypes.create_string_buffer(8))
+""",
+    "the other end's pidfd": r"""
+for fd in range(3, 64):
+    try: peer = socket.socket(fileno=os.dup(fd)).getsockopt(1, 77)
+    except OSError: continue
+    call('signal', 424, peer, 9, None, 0); call('getfd', 438, peer, 0, 0)
+    call('setns', 308 if not arm else 268, peer, 0); call('madvise', 440, peer, None, 0, 4, 0)
+""",
+    "inherited descriptors": r"""
+for fd in range(5, 1024):
+    works(fd, lambda: os.fstat(fd))
+for fd in (1, 2): works(fd, lambda: os.read(fd, 1))
+works('recv', lambda: socket.socket(fileno=os.dup(4)).recv(10, socket.MSG_DONTWAIT))
+""",
+    "links of other processes": r"""
+for p in ('@VICTIM@', '@HARNESS@', str(os.getppid())):
+    for n in ('exe', 'cwd', 'root', 'fd/0', 'ns/net'): works(p + n, lambda: os.readlink(f'/proc/{p}/{n}'))
+for p in ('/proc/self/fd/4', '/dev/fd/4', '/proc/thread-self/mem'): works(p, lambda: open(p, 'rb'))
+""",
+    "priorities and schedulers": r"""
+works('fifo', lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+works('nice', lambda: os.nice(-5))
+call('ioprio', 251 if not arm else 30, 1, 0, 1 << 13 | 0)
+call('kcmp', 312 if not arm else 272, os.getpid(), os.getppid(), 0, 0, 0)
+call('robust', 274 if not arm else 100, os.getppid(), ctypes.create_string_buffer(8), ctypes.create_string_buffer(8))
+""",
 }
 
 KERNEL = {
@@ -383,6 +453,27 @@ works('clock', lambda: time.clock_settime(0, 0)); works('host', lambda: socket.s
 call('reboot', 169 if not arm else 142, 0xfee1dead, 672274793, 0x1234567, 0)
 call('swap', 167 if not arm else 224, b'/tmp/x', 0)
 """,
+    "rare calls": r"""
+b = ctypes.create_string_buffer(4096)
+for n in () if arm else (
+    103, 134, 135, 139, 153, 154, 156, 158, 159, 163, 164, 172, 173, 175, 179, 206, 216, 237, 238,
+    239, 246, 256, 279, 294, 298, 300, 303, 304, 305, 310, 311, 313, 314, 319, 320, 325, 329, 330,
+    425, 426, 427, 431, 434, 440, 442, 443, 446, 447, 448, 450, 451, 453, 454, 459, 460, 461,
+): call(n, n, b, b, b, b, b, b)
+""",
+    "flags in the high half": r"""
+for high in (1 << 32, 1 << 33, 1 << 63 - 0x20):
+    call('clone', 56 if not arm else 220, high | 0x10000011, 0, 0, 0, 0)
+call('prlimit', 302 if not arm else 261, (1 << 32) | @VICTIM@, 7, 0, ctypes.create_string_buffer(16))
+call('socketpair', 53 if not arm else 199, 1 | 1 << 32, 2, 0, ctypes.create_string_buffer(8))
+""",
+    "owners and leases of descriptors": r"""
+import fcntl, struct
+a, b = socket.socketpair()
+for n in (0x8901, 0x8902, 0x541d, 0x5410, 0x5414): works(hex(n), lambda: fcntl.ioctl(a, n, struct.pack('i', @VICTIM@)))
+for n in (1024, 1026, 15, 17): works(n, lambda: fcntl.fcntl(a, n, struct.pack('ii', 1, @VICTIM@)))
+works('credentials', lambda: a.sendmsg([b'x'], [(1, 2, struct.pack('iII', 1, 0, 0))]))
+""",
     "splice": r"""
 r, w = os.pipe(); r2, w2 = os.pipe(); os.write(w, b'x')
 call('splice', 275 if not arm else 76, r, 0, w2, 0, 1, 2)
@@ -391,6 +482,44 @@ call('vmsplice', 278 if not arm else 75, w, 0, 0, 0)
 }
 
 RESOURCES = [
+    ("memory through numpy", "import numpy; numpy.ones(1 << 36)", (Status.OOM,)),
+    (
+        "memory through zlib",
+        "import zlib; zlib.decompress(zlib.compress(bytes(1 << 24)) , bufsize=1 << 40)",
+        (Status.OOM,),
+    ),
+    (
+        "address space",
+        r"""
+import mmap
+works('map', lambda: mmap.mmap(-1, 1 << 44))
+if libc.sbrk(ctypes.c_long(1 << 40)) != -1: breach('brk')
+""",
+        (Status.OK,),
+    ),
+    (
+        "descriptors in flight",
+        r"""
+x = []
+try:
+    while len(x) < 5000:
+        x.append(socket.socketpair()); socket.send_fds(x[-1][0], [b'x'], [0] * 200)
+except OSError: pass
+if len(x) > 64: breach(len(x))
+""",
+        (),
+    ),
+    (
+        "timers and queued signals",
+        r"""
+import threading
+for _ in range(20000):
+    if libc.timer_create(0, None, ctypes.byref(ctypes.c_void_p())) < 0: break
+""",
+        (Status.OK,),
+    ),
+    ("integer to text", "print(10 ** 6000)", (Status.ERROR,)),
+    ("text to integer", "int('9' * 10 ** 6)", (Status.ERROR,)),
     (
         "memory bomb",
         r"""
@@ -545,6 +674,35 @@ pickle._dumps(x)
 ]
 
 OUTPUT = [
+    (
+        "text that reorders or hides",
+        "os.write(1, 'a\\u202eb\\u2066c\\ufeffd\\u200fe'.encode())",
+        (Status.OK,),
+        lambda r: r.stdout == "abcde",
+    ),
+    (
+        "characters that a cut would split",
+        "os.write(1, b'x' + '\\U0001f600'.encode() * 50_000)",
+        (Status.OK,),
+        lambda r: "\ufffd" not in r.stdout and r.dropped_bytes > 0,
+    ),
+    (
+        "stdout without blocking",
+        r"""
+os.set_blocking(1, False)
+for _ in range(100_000):
+    try: os.write(1, b'y' * 4096)
+    except BlockingIOError: pass
+""",
+        (Status.OK, Status.OUTPUT_LIMIT),
+        None,
+    ),
+    (
+        "output of threads at the end",
+        "import threading; threading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()",
+        (Status.OK,),
+        lambda r: r.stdout == "late\n",
+    ),
     ("endless stdout", "while True: print('x' * 1000)", (Status.OUTPUT_LIMIT,), None),
     ("endless stderr without newline", "while True: os.write(2, b'x' * 65536)", (Status.OUTPUT_LIMIT,), None),
     (
@@ -596,6 +754,92 @@ sys.excepthook = lambda *a: os._exit(0)
 ]
 
 FORGE = [
+    (
+        "hang up on the report channel",
+        "for how in (1, 0, 2): socket.socket(fileno=os.dup(4)).shutdown(how)\nos._exit(8)",
+        (Status.EXIT,),
+        lambda r: r.exit_code == 8,
+    ),
+    (
+        "descriptors to the report channel",
+        r"""
+try:
+    while True: socket.send_fds(socket.socket(fileno=os.dup(4)), [b'memory'], [0] * 50)
+except OSError: pass
+os._exit(0)
+""",
+        (Status.OK,),
+        None,
+    ),
+    (
+        "empty messages",
+        "for _ in range(5): os.write(4, b'')\nsys.exit(3)",
+        (Status.EXIT,),
+        lambda r: r.exit_code == 3,
+    ),
+    ("an exception that claims memory", "raise MemoryError", (Status.OOM,), None),
+    ("an exit that claims a time-out", "os.kill(os.getpid(), 24)", (Status.SIGNAL,), lambda r: r.signal == 24),
+    (
+        "trace function into the sandbox's frames",
+        r"""
+def trace(frame, event, arg):
+    if event == 'return': os._exit(0)
+    return trace
+f = sys._getframe()
+while f: f.f_trace = trace; f = f.f_back
+sys.settrace(trace)
+1 / 0
+""",
+        (Status.OK, Status.ERROR),
+        None,
+    ),
+    (
+        "finalisers and callbacks at the end",
+        r"""
+import gc, weakref
+class D:
+    def __del__(self): os._exit(0)
+gc.callbacks.append(lambda *a: os._exit(0))
+sys.modules['d'] = d = D(); d.self = d
+weakref.finalize(d, os._exit, 0)
+raise SystemExit(4)
+""",
+        (Status.OK, Status.EXIT),
+        None,
+    ),
+    (
+        "patched numpy, json and builtins for the next",
+        r"""
+import builtins, json, numpy
+for m in (builtins, numpy, json, sys, os):
+    if hasattr(m, 'left_over'): breach(m.__name__)
+    m.left_over = 1
+numpy.array = json.dumps = builtins.print = builtins.open = None
+sys.path.insert(0, '/tmp'); sys.meta_path.clear(); sys.path_hooks.clear()
+""",
+        (Status.OK,),
+        None,
+    ),
+    (
+        "memory of the interpreter",
+        r"""
+one = ctypes.c_int.from_address(id(1) + 24)
+if one.value != 1: breach(one.value)
+one.value = 2
+""",
+        (),
+        None,
+    ),
+    (
+        "seed of the next",
+        r"""
+import random
+if getattr(random, 'used', 0): breach('state')
+random.used = 1; random.seed(0); os.environ['PYTHONHASHSEED'] = '7'; os.environ['LD_PRELOAD'] = '/tmp/x.so'
+""",
+        (Status.OK,),
+        None,
+    ),
     (
         "write to every descriptor",
         r"""
@@ -691,6 +935,22 @@ json.left = 1
 ]
 
 TIME = [
+    ("parent of a vfork", "if libc.vfork() == 0: time.sleep(1000)\ntime.sleep(1000)", TIMEOUT, SHORT),
+    ("lock that nobody frees", "import threading; x = threading.Lock(); x.acquire(); x.acquire()", TIMEOUT, SHORT),
+    ("all signals blocked", "import signal; signal.sigwait(signal.valid_signals() - {9, 19})", TIMEOUT, SHORT),
+    ("pause in C", "libc.pause()", TIMEOUT, SHORT),
+    (
+        "talk to PID 1 without end",
+        r"""
+import threading
+def f():
+    while True: os.write(4, b'x' * 400)
+for _ in range(4): threading.Thread(target=f).start()
+f()
+""",
+        TIMEOUT,
+        SHORT,
+    ),
     ("busy loop", "while True: pass", TIMEOUT, SHORT),
     (
         "busy loop that ignores signals",
@@ -767,6 +1027,51 @@ SOURCE = [
 ]
 
 
+# Cells of a session: what they do to the processes that keep it, and to the cells after them.
+SESSION = [
+    ("hang up on PID 1", "socket.socket(fileno=4).shutdown(1)", ()),
+    ("hang up in both directions", "socket.socket(fileno=4).shutdown(2)", ()),
+    (
+        "descriptors to PID 1",
+        r"""
+try:
+    while True: socket.send_fds(socket.socket(fileno=os.dup(4)), [b'x'], [1] * 50)
+except OSError: pass
+os._exit(0)
+""",
+        (Status.OK,),
+    ),
+    ("close the streams", "os.close(1); os.close(2)", (Status.OK,)),
+    ("close the source", "os.close(3)", (Status.OK,)),
+    ("forged end, then on", "os.write(4, b'done 0 ')\nwhile True: pass", (Status.OK,)),
+    ("forged end, then talk", "os.write(4, b'done 0 ')\nwhile True: os.write(4, b'x')", (Status.OK,)),
+    ("hook that computes between cells", "os.register_at_fork(before=lambda: [0 for _ in iter(int, 1)])", (Status.OK,)),
+    ("hook that takes the fork", "os.register_at_fork(before=lambda: os.fork())", (Status.OK,)),
+    (
+        "end the snapshot",
+        r"""
+for p in range(2, 50):
+    if p != os.getpid():
+        try: os.kill(p, 9)
+        except OSError: pass
+time.sleep(0.05)
+try: os.waitpid(-1, os.WNOHANG)
+except OSError: pass
+""",
+        (Status.OK,),
+    ),
+    ("steal the next cell", "os.set_blocking(3, False); os.set_blocking(4, False)", (Status.OK,)),
+    ("patched functions of the sandbox", "os.read = os.fork = os.waitpid = socket.socket.send = None", ()),
+    ("thread that ends it later", "import threading; threading.Timer(0.02, os._exit, (0,)).start()", (Status.OK,)),
+    (
+        "timer that fires in the next",
+        "import signal; signal.signal(14, lambda *a: 1 / 0); signal.setitimer(0, 0.01, 0.01)",
+        (),
+    ),
+    ("fork", "works('fork', os.fork)", (Status.OK,)),
+]
+
+
 def attacks() -> list[Attack]:
     """All of them, in the order of the table."""
     found = []
@@ -780,6 +1085,7 @@ def attacks() -> list[Attack]:
         for name, code, status, limits in TIME
     ]
     found += [Attack("source", name, code, status) for name, code, status in SOURCE]
+    found += [Attack("session", name, code, status, session=True) for name, code, status in SESSION]
     return found
 
 

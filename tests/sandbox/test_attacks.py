@@ -42,7 +42,7 @@ def world() -> Iterator[Any]:
 
 def test_there_are_many_over_all_kinds() -> None:
     assert len(ATTACKS) >= 80 and len({str(a) for a in ATTACKS}) == len(ATTACKS)
-    assert len({a.kind for a in ATTACKS}) == 9
+    assert len({a.kind for a in ATTACKS}) == 10
 
 
 @pytest.mark.parametrize("attack", QUICK, ids=str)

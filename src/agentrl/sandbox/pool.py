@@ -332,7 +332,7 @@ def converse(box: Box, data: Mapping[str, bytes], limits: Limits, session: bool 
     kept = {"stdout": Kept(int(limits.kept_bytes)), "stderr": Kept(int(limits.kept_bytes))}
     poll = select.poll()
     names: dict[int, str] = {}
-    for name in (*pending, *kept):
+    for name in [name for name in (*pending, *kept) if name in box.fds]:  # an earlier cell may have closed its end
         fd = box.fds[name]
         names[fd] = name
         poll.register(fd, select.POLLOUT if name in pending else select.POLLIN)
@@ -376,7 +376,7 @@ def converse(box: Box, data: Mapping[str, bytes], limits: Limits, session: bool 
             stopped, deadline = Status.OUTPUT_LIMIT, time.monotonic() + KILL_S
             box.stop(session)
     if session:
-        for name in kept:
+        for name in kept.keys() & box.fds.keys():
             while _drain_now(box.fds[name], kept[name]):
                 pass
     status = stopped or status_of(report, limits)

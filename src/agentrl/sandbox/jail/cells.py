@@ -25,8 +25,9 @@ from typing import Any
 from . import program, wire
 from .seccomp import CLONE_REFUSED
 
-SETTLE_S = 30.0  # for the runner to make its snapshot
+SETTLE_S, SETTLE_CPU_S = 30.0, 2.0  # for the runner to make its snapshot, or the session ends
 CPU_CHECK_S = 0.2
+HEARD_AT_ONCE = 64  # messages of the program; one that never stops talking must not keep PID 1 from its other duties
 CREDENTIALS = struct.Struct("iII")
 
 # Between the program's processes and PID 1. Untrusted, except that the kernel names the sender.
@@ -93,7 +94,7 @@ class Watch:
         self._follow(self._runner)
         while True:
             events = self._poll.poll(self._patience() * 1000)
-            if not events and not self._overdue():
+            if self._overdue():
                 return
             for fd, _ in events:
                 if fd == self._control.fileno():
@@ -107,16 +108,22 @@ class Watch:
                     return
 
     def _patience(self) -> float:
-        if self._state == "running":
-            return min(CPU_CHECK_S, max(0.002, (self._budget or 0.0) - (self._cpu() - self._before)))
-        return max(0.0, self._deadline - time.monotonic())
+        if self._state == "idle":
+            return max(0.0, self._deadline - time.monotonic())
+        return min(CPU_CHECK_S, max(0.002, self._cpu_left()))
 
     def _overdue(self) -> bool:
+        """Whether the session must end; a cell that has used up its CPU time is only killed."""
         if self._state != "running":
-            return self._deadline > time.monotonic()
-        if self._cpu() - self._before >= (self._budget or 0.0):
+            return time.monotonic() >= self._deadline or (self._state == "settling" and self._cpu_left() <= 0)
+        if self._cpu_left() <= 0:
             os.kill(self._runner, signal.SIGKILL)
-        return True
+        return False
+
+    def _cpu_left(self) -> float:
+        """CPU seconds of this cell, or of the pause after it, in which hooks of the program may run."""
+        most = SETTLE_CPU_S if self._state == "settling" else self._budget or 0.0
+        return most - (self._cpu() - self._before)
 
     def _cpu(self) -> float:
         """CPU seconds of the runner so far: the kernel's clock of another process (see clock_getcpuclockid)."""
@@ -142,11 +149,18 @@ class Watch:
         self._control.send(wire.Report(wire.READY).pack())  # the harness sends the source only now
 
     def _from_program(self) -> None:
-        """Take all that was said: what the program asks next may depend on it."""
-        while True:
+        """Take what was said, before what the program asks next, which may depend on it."""
+        # Only the first message brings a descriptor. The kernel drops those that the program sends where no room is.
+        room = socket.CMSG_SPACE(CREDENTIALS.size) + (0 if self._ready else socket.CMSG_SPACE(4))
+        for _ in range(HEARD_AT_ONCE):
             try:
-                data, ancillary, _, _ = self._report.recvmsg(512, 256, socket.MSG_DONTWAIT)
+                data, ancillary, _, _ = self._report.recvmsg(512, room, socket.MSG_DONTWAIT)
             except BlockingIOError:
+                return
+            if (
+                not data and not ancillary
+            ):  # it hung up, for itself and for its snapshot: an empty message names its sender
+                self._poll.unregister(self._report.fileno())
                 return
             self._heard(data, ancillary)
 
@@ -191,7 +205,7 @@ class Watch:
         self._settle()
 
     def _settle(self) -> None:
-        self._budget = None
+        self._budget, self._before = None, self._cpu()
         self._state, self._deadline = "settling", time.monotonic() + SETTLE_S
         self._may_fork, self._has_snapshot, self._waits = True, False, False
         if self._snapshot:
