@@ -34,6 +34,7 @@ def call(arguments: object, name: str = "code_interpreter") -> str:
         ("<interpreter>\n5\n</interpreter> so <answer>5</answer>", "answer", "5"),
         ('<code>\n```python\nprint("<answer>5</answer>")\n```\n</code>', "code", 'print("<answer>5</answer>")\n'),
         ("</code></answer> <answer>3</answer>", "answer", "3"),
+        ("<code>\r\n```python\r\nprint(1)\r\n```\r\n</code>", "code", "print(1)\r\n"),
         # malformed
         ("", "invalid", "no_tag"),
         ("the answer is 5", "invalid", "no_tag"),
@@ -150,6 +151,14 @@ def test_no_text_raises(text: str, program: bool, last_number: bool) -> None:
         action = WIRES[name]().parse(text, program, last_number)
         assert action.kind in ("code", "answer", "invalid")
         assert bool(action.reason) == (action.kind == "invalid") and action.text.strip()
+
+
+@pytest.mark.parametrize("piece", ["```a\n", "<answer>", "<code>", "<tool_call>", "\\boxed{", "<interpreter>", "1,"])
+@pytest.mark.parametrize("name", list(WIRES))
+def test_reading_takes_one_pass(name: str, piece: str) -> None:
+    """A quadratic reader would need many minutes for these."""
+    for text in (piece * (1_000_000 // len(piece)), f"<code>{piece * (1_000_000 // len(piece))}</code>"):
+        assert WIRES[name]().parse(text, True, True).kind == "invalid"
 
 
 @settings(max_examples=100, deadline=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _BOX = re.compile(r"\\boxed\s*\{")
-_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_OPENING = re.compile(r"[ \t]*```[ \t]*(\w*)")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?(?![\w/])")
 
 PYTHON = ("", "python", "py", "python3")
@@ -37,7 +37,19 @@ def boxed(text: str) -> str | None:
 
 def fenced(text: str) -> list[tuple[str, str]]:
     """(language, content) of every fenced block, in order; the fences stand on lines of their own."""
-    return [(m.group(1).lower(), m.group(2)) for m in _FENCE.finditer(text)]
+    found: list[tuple[str, str]] = []
+    language: str | None = None
+    block: list[str] = []
+    for line in text.split("\n"):  # one pass: a pattern over the whole text takes quadratic time where many fences open
+        if language is None:
+            opening = _OPENING.match(line)
+            language, block = (opening.group(1).lower() if opening else None), []
+        elif line.strip(" \t\r") == "```":
+            found.append((language, "".join(f"{kept}\n" for kept in block)))
+            language = None
+        else:
+            block.append(line)
+    return found
 
 
 def last_number(text: str) -> str | None:

@@ -203,7 +203,7 @@ class ToolCalls(Wire):
             if not end:
                 return self._invalid("unclosed_call", "<tool_call> was not closed", program)
             return self._call(body, program)
-        tagged = _TAGGED.findall(spoken)
+        tagged = _TAGGED.findall(spoken, 0, spoken.rfind("</answer>") + len("</answer>"))
         if tagged or "\\boxed" in spoken or (program and answers.fenced(spoken)):
             return self._answer(tagged[-1] if tagged else spoken, program)
         return self._neither(spoken, last_number, "no_call", "there is neither a call nor an answer", program)
