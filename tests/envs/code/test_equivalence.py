@@ -34,6 +34,21 @@ EQUAL = [
     ("[0,1)", "[0, 1)"), ("3, 5, 7", "3,5,7"), ("(1, 2), (3, 4)", "(3,4), (1,2)"), ("-7.5", r"-7\frac{1}{2}"),
     ("204_5", "204"), ("204_5", "204_{5}"),
     ("2023-05-01", "2023-05-01"), ("$40", "40 dollars"),
+    # spellings of words, dates, signs and sets
+    ("New York", "new york"), (r"\text{Mary Ann}", "mary ann"), ("2023-05-01", "2023-5-1"), ("3:30 PM", "3:30 p.m."),
+    ("50%", "50 percent"), ("1 000 000", "1000000"), (r"\emptyset", r"\varnothing"), (r"\emptyset", r"\{\}"),
+    (r"0.\overline{3}", "1/3"), ("1/3", r"0.\overline{3}"), (r"0.1\overline{6}", "1/6"), ("2 3/4", "2.75"),
+    (r"(-\infty,\infty)", r"(-\infty, +\infty)"), (r"[0,\infty)", "[0, infinity)"),
+    (r"\mathbb{R}", r"(-\infty,\infty)"),
+    # inequalities and the intervals that they are
+    ("[2,5]", r"2 \le x \le 5"), (r"-2\le x< 7", "[-2,7)"), ("(3,\\infty)", "x>3"), ("x > 3", "3 < x"),
+    ("x<3", "(-\\infty, 3)"),
+    (r"7 > x \ge -2", "[-2, 7)"),
+    # both signs
+    (r"\pm 3", "3, -3"), ("3,-3", "±3"), (r"x = \pm 3", "-3 and 3"),
+    # numbers of things, and several unknowns
+    ("7", "7 apples"), (r"7\text{ apples}", "7"), ("18", r"18 \text{ ways}"), ("7 apples", "7 Apples"),
+    ("(x,y)=(1,2)", "(1,2)"),
 ]  # fmt: skip
 
 EQUAL_BY_ALGEBRA = [
@@ -43,7 +58,12 @@ EQUAL_BY_ALGEBRA = [
     (r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}", r"\begin{pmatrix}-1/3\\2/3\end{pmatrix}"), ("1000000", r"10^6"),
     ("2", r"\sqrt{4}"), ("2^{100}", "1267650600228229401496703205376"), (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"),
     (r"(-\infty,3)\cup(4,5]", r"(-\infty, 3) \cup (4, 5]"), (r"\pi", "3.141592653589793"), (r"11\sqrt2", r"11\sqrt{2}"),
-    ("y = 2x + 3", "y = 3 + 2x"),
+    ("y = 2x + 3", "y = 3 + 2x"), ("a^2+b^2", "b^2+a^2"), ("x^2y^3", "y^3x^2"),
+    (r"1\pm\sqrt{2}", r"1-\sqrt2, 1+\sqrt2"),
+    ("2+3i", "3*I + 2"), ("-1", "i^2"), (r"\infty", r"+\infty"), (r"\tbinom{5}{2}", "10"),
+    (r"\begin{pmatrix}1\\x\end{pmatrix}", r"\begin{bmatrix}1\\ x\end{bmatrix}"),
+    (r"x \ge \frac{1}{2}", r"[0.5, \infty)"),
+    (r"\left(\begin{array}{cc}1&2\\3&4\end{array}\right)", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
 ]  # fmt: skip
 
 DIFFERENT = [
@@ -60,6 +80,19 @@ DIFFERENT = [
     ("1", "1e400000"), ("2", "print(2)"), ("2", "__import__('os').getpid()"), ("2", "x.__class__"),
     ("4", "2^2^2^2^2^9"), ("4", "9**9**9**9"), ("4", "factorial(10**9)"), ("4", "99999!"), ("4", "(x+1)^{100000}"),
     ("4", "(" * 200), ("4", "9" * 900),
+    # spaces between digits, commas, dates that are no sums
+    ("42", "4 2"), ("1 1/2", "11/2"), ("11/2", "1 1/2"), ("1,234", "1, 234"), ("2020-05-05", "2010"),
+    ("2000-01-01", "1998"),
+    ("2020-05-05", "2020-05-06"), ("12/25/2020", "12/25/2021"), ("3:30 PM", "3:30 AM"), ("2020-05-05", "05/05/2020"),
+    # hedges
+    ("A", "(A) or (B)"), ("A", "(A), (B)"), ("A", "A. B. C. D."), ("A", "A) and B)"), ("7", "7 or more"),
+    ("7", "7 million"),
+    # things, units, signs, intervals
+    ("7 apples", "7 oranges"), ("7", "8 apples"), ("5 cm", "5 apples"), ("5", "5 thirds"), (r"\pm 3", "3"),
+    ("3", r"\pm 3"),
+    (r"\pm 3", r"\pm 4"), ("x>3", r"x\ge 3"), ("(3,\\infty)", r"x \ge 3"), ("[2,5]", r"2<x\le 5"),
+    (r"0.\overline{3}", "0.3"), (r"0.\overline{3}", r"0.\overline{36}"), ("New York", "York"),
+    (r"\emptyset", "0"), ("(x,y)=(1,2)", "(2,1)"), ("(x,y)=(1,2)", "(y,x)=(1,2)"),
 ]  # fmt: skip
 
 DIFFERENT_BY_ALGEBRA = [
@@ -67,6 +100,9 @@ DIFFERENT_BY_ALGEBRA = [
     (r"2\sqrt{2}", r"2\sqrt{3}"), (r"(-\infty,3)\cup(4,5]", r"(-\infty,3)\cup(4,5)"), ("3x+4y=7", "3x+4y=8"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"), (r"\sqrt{2}", "1.41"), ("x+1", "1"),
     ("5", "x"), ("2x", "x^2"), ("10^6", "10^5"), ("0", "0/0"), ("x_1", "x"),
+    ("x>3", "x<3"), (r"\mathbb{R}", r"(-\infty, 0)"), ("a^2+b^2", "a^2-b^2"), ("5", r"\infty"), ("5", r"\log 0"),
+    (r"-\infty", r"\infty"), (r"\pi", "0^{-1}"), ("5", r"\frac{1}{0}"), ("i", "1"), ("3+4i", "3-4i"), ("2+3i", "2-3*I"),
+    (r"1\pm\sqrt2", r"1+\sqrt2"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Whether an answer means the same as the gold answer. Text is parsed here and never evaluated.
 
-In order: equal text, numbers (exact, tolerance only where decimals were written), choices, units, lists, sets, tuples
-and intervals element by element. What is left needs algebra and goes to ``symbolic``, which runs elsewhere.
+In order: choices, numbers (exact, tolerance only where decimals were written), units, equal text, dates, lists, sets,
+tuples and intervals element by element. What is left needs algebra and goes to ``symbolic``, which runs elsewhere.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ _CHOICE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _GOLD_CHOICE = re.compile(r"\(\s*[A-J]\s*\)|[A-J]")
-_ASSIGNED = re.compile(r"([A-Za-z])(?:_\{?\w+\}?)?\s*(?:=(?!=)|\\in(?![a-z]))\s*(?=\S)")
+_HEDGE = re.compile(r"(?:or|and)\b|[,/&]|.*(?:\(\s*[A-J]\s*\)|\b[A-J]\s*[.):])|[A-J]\b", re.DOTALL)
+_ASSIGNED = re.compile(
+    r"((?:[A-Za-z](?:_\{?\w+\}?)?|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)))\s*(?:=(?!=)|\\in(?![a-z]))\s*(?=\S)"
+)
 _IN_BASE = re.compile(r"(\d[0-9A-Fa-f]*)_\{?\s*(\d+)\s*\}?")
 _SEPARATOR = re.compile(r"\s*[,;]\s*(?:and\s+)?|\s+(?:and|or)\s+")
-_WORDS = re.compile(r"[^\W\d_][^\W\d_' -]*[^\W\d_.]", re.UNICODE)
+_WORDS = re.compile(r"[^\W\d_](?:[^\W\d_]|[' -])*[^\W\d_]")
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})/(\d{1,2})/(\d{4})|(\d{1,2}):(\d{2})\s*([AaPp])\.?[Mm]\.?")
+_RELATION = re.compile(r"\s*(<|>|\\l(?:e|eq|t)(?![a-z])|\\g(?:e|eq|t)(?![a-z]))\s*")
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,14 @@ def equivalent(gold: str, answer: str, rules: Rules, symbolic: Symbolic) -> bool
 
 
 def _same(gold: str, answer: str, rules: Rules, symbolic: Symbolic, depth: int) -> bool:
-    if _squeezed(gold) == _squeezed(answer):
+    right, found = _read(gold), _read(answer)
+    # Without its spaces 1 1/2 would be 11/2, and 4 2 would be 42.
+    if _squeezed(gold) == _squeezed(answer) and right is None:
         return True
     if _is_words(gold):
         return gold.casefold() == answer.casefold()
+    if (date := _DATE.fullmatch(gold)) is not None:
+        return _as_date(date) == _as_date(_DATE.fullmatch(answer))
     named, gold = _without_name(gold)
     given, answer = _without_name(answer)
     if named and given and named != given:
@@ -84,18 +93,64 @@ def _same(gold: str, answer: str, rules: Rules, symbolic: Symbolic, depth: int) 
     right, found = _read(gold), _read(answer)
     if right is not None and found is not None:
         return _same_quantity(right, found, rules)
+    if (counted := _same_counts(right, found, gold, answer, rules)) is not None:
+        return counted
     if rules.kind == "number":
         return False
-    lists = _split(gold), _split(answer)
+    lists = (
+        _split(_as_interval(gold)) if right is None else None,  # 1,234 is one number
+        _split(_as_interval(answer)) if found is None else None,
+    )
     if lists[0] is not None and lists[1] is not None:
         return _same_lists(lists[0], lists[1], rules, symbolic, depth)
     if lists[0] is not None or lists[1] is not None:
         return False
-    if _squeezed(gold) == _squeezed(answer):
+    if right is None and _squeezed(gold) == _squeezed(answer):
         return True
-    if found is not None and right is None and isinstance(found, Quantity):
+    if isinstance(found, Quantity) or (right is not None and re.search(r"\d\s+\d", answer)):
         return False
     return symbolic(gold, answer)
+
+
+def _same_counts(
+    right: Number | Quantity | None, found: Number | Quantity | None, gold: str, answer: str, rules: Rules
+) -> bool | None:
+    """``7 apples`` is 7, but not 7 oranges; None where neither text is a number of things."""
+    things = values.count(gold) if right is None else None, values.count(answer) if found is None else None
+    if things == (None, None):
+        return None
+    if things[0] and things[1] and things[0][1].casefold() != things[1][1].casefold():
+        return False
+    left, other = things[0][0] if things[0] else right, things[1][0] if things[1] else found
+    return isinstance(left, Number) and isinstance(other, Number) and _same_number(left, other, rules)
+
+
+def _as_date(match: re.Match[str] | None) -> tuple[str, ...] | None:
+    """A date or a time of day, without leading zeros and capitals; the three forms stay apart."""
+    return None if match is None else tuple((g or "").lstrip("0").lower() for g in match.groups())
+
+
+def _as_interval(text: str) -> str:
+    """The interval that ``x > 3`` or ``-2 \\le x < 7`` describes, or the text itself."""
+    if _squeezed(text) in (r"\mathbb{R}", "allrealnumbers"):
+        return r"(-\infty, \infty)"
+    parts = _RELATION.split(text)
+    if len(parts) not in (3, 5) or any("=" in part or not part.strip() for part in parts):
+        return text
+    terms = parts[::2]
+    strict = [sign in ("<", ">", r"\lt", r"\gt") for sign in parts[1::2]]
+    if {sign.startswith(("<", r"\l")) for sign in parts[1::2]} == {False}:  # read it from the other side
+        terms, strict = terms[::-1], strict[::-1]
+    elif any(sign.startswith((">", r"\g")) for sign in parts[1::2]):
+        return text
+    variable = re.compile(r"[A-Za-z]")
+    if len(terms) == 3 and variable.fullmatch(terms[1].strip()):
+        return f"{'(' if strict[0] else '['}{terms[0]}, {terms[2]}{')' if strict[1] else ']'}"
+    if len(terms) == 2 and variable.fullmatch(terms[0].strip()) and not re.search(r"(?<!\\)\b[A-Za-z]\b", terms[1]):
+        return rf"(-\infty, {terms[1]}{')' if strict[0] else ']'}"
+    if len(terms) == 2 and variable.fullmatch(terms[1].strip()) and not re.search(r"(?<!\\)\b[A-Za-z]\b", terms[0]):
+        return rf"{'(' if strict[0] else '['}{terms[0]}, \infty)"
+    return text
 
 
 def _squeezed(text: str) -> str:
@@ -104,7 +159,7 @@ def _squeezed(text: str) -> str:
 
 def _is_words(text: str) -> bool:
     """Plain words, to be compared as such; one or two letters can be a product of variables."""
-    return len(text) > 2 and _WORDS.fullmatch(text) is not None and "sqrt" not in text
+    return _WORDS.fullmatch(text) is not None and re.search(r"[^\W\d_]{3}", text) is not None and "sqrt" not in text
 
 
 def _without_name(text: str) -> tuple[str, str]:
@@ -184,6 +239,8 @@ def _same_choice(gold: str, answer: str, rules: Rules, symbolic: Symbolic) -> bo
         text = match.group(4).strip()
         if given != letter:
             return False
+        if _HEDGE.match(text):
+            return False
         others = [c for i, c in enumerate(rules.choices) if i != index]
         return not text or not any(_squeezed(values.tidy(c)) == _squeezed(text) for c in others)
     return right is not None and _same(values.tidy(right), answer, plain, symbolic, 0)
@@ -210,6 +267,8 @@ def _split(text: str) -> _List | None:
         opening, closing, inner = "{", "}", text[2:-2]
     elif text[:1] in ("(", "[", "{") and text[-1:] in (")", "]", "}"):
         opening, closing, inner = text[0], text[-1], text[1:-1]
+    if text.count("\\pm") == 1 and not opening and "," not in text:
+        return _List("", "", (text.replace("\\pm", "+"), text.replace("\\pm", "-")))
     parts = _top_level(inner)
     if parts is None and opening:
         opening, closing, inner = "", "", text

@@ -43,8 +43,8 @@ class GradingFailed(RuntimeError):
 
 
 def latex(text: str) -> str:
-    """Plain notation (``sqrt(2)/2``, ``2*pi``, ``x**2``) as LaTeX; text that is LaTeX already stays as it is."""
-    text = text.replace("**", "^")
+    """Plain notation (``sqrt(2)/2``, ``2*pi``, ``x**2``, sympy's ``I``) as LaTeX; text that is LaTeX stays as it is."""
+    text = re.sub(r"(?<![A-Za-z\\])I(?![A-Za-z])", "i", text.replace("**", "^"))
     text = re.sub(r"\^\s*\(([^()]*)\)", r"^{\1}", text)
     text = re.sub(r"\^\s*(-?\d{2,})", r"^{\1}", text)
     if "\\" not in text:
@@ -58,7 +58,7 @@ def acceptable(text: str) -> bool:
     """Whether the text can be a formula of moderate size; anything else is not worth a process."""
     if len(text) > MAX_CHARS or not _ALLOWED.fullmatch(text) or "__" in text or re.search(r"[A-Za-z)\]]\.", text):
         return False
-    for word in _WORDS.findall(_MATRIX.sub("", text)):
+    for word in _WORDS.findall(_MATRIX.sub("", text).replace("\\\\", " ")):
         if word.startswith("\\"):
             if word[1:] not in _COMMANDS:
                 return False
@@ -68,7 +68,7 @@ def acceptable(text: str) -> bool:
         return False
     if max((len(digits) for digits in re.findall(r"\d+", text)), default=0) > 60:
         return False
-    if re.search(r"\^\s*\{?[^{}^]{0,20}\^|\d[eE][-+]?\d{4}", text):  # a tower of powers, a huge exponent
+    if re.search(r"\^\s*(?:\{[^{}]*\}?|[-+]?\w|\\[A-Za-z]+)\s*\^|\d[eE][-+]?\d{4}", text):  # a tower, a huge exponent
         return False
     exponents = re.findall(r"\^\s*\{?\s*-?\s*(\d+)", text)
     return all(len(e) <= 3 for e in exponents) and all(len(f) <= 3 for f in re.findall(r"(\d+)\s*!", text))

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Basic, Expr, FiniteSet, N, Rational, nsimplify, simplify
+from sympy import Basic, Expr, FiniteSet, I, N, Rational, nsimplify, simplify
 
 EQUAL, DIFFERENT, NO_GOLD, NO_ANSWER, RAISED = 40, 41, 42, 43, 44
 
@@ -22,7 +22,7 @@ def read(text: str) -> list[Any]:
         fallback_mode="no_fallback",
         parsing_timeout=None,
     )
-    return [x for x in found if not isinstance(x, str)]
+    return [x.subs({s: I for s in x.free_symbols if s.name == "i"}) for x in found if not isinstance(x, str)]
 
 
 def is_value(x: Any) -> bool:
@@ -34,8 +34,11 @@ def same_values(a: Any, b: Any) -> bool:
     if isinstance(a, Rational) and isinstance(b, Rational):
         return bool(a == b)
     exact = nsimplify(a, rational=True), nsimplify(b, rational=True)
+    first, second = N(exact[0], 30), N(exact[1], 30)
+    if not (first.is_finite and second.is_finite):
+        return bool(a == b)  # or infinity, and log 0, would be within any share of itself of every number
     difference = abs(N(exact[0] - exact[1], 30))
-    size = max(abs(N(exact[0], 30)), abs(N(exact[1], 30)))
+    size = max(abs(first), abs(second))
     decimals = a.atoms().union(b.atoms())
     tolerance = 1e-9 if any(x.is_Float for x in decimals) else 1e-25
     return bool(difference <= tolerance * size)

@@ -19,10 +19,12 @@ _SIGNS = {
     "−": "-", "–": "-", "‐": "-", "×": "\\times ", "·": "\\cdot ", "÷": "/", "⁄": "/", "π": "\\pi ", "∞": "\\infty ",
     "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "√": "\\sqrt ",
     "°": "^\\circ ", "²": "^2", "³": "^3", "½": "\\frac{1}{2}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}",
-    "\u00a0": " ", "\u2009": "", "’": "'", "％": "%",
+    "∅": "\\emptyset ", "±": "\\pm ", "\u00a0": " ", "\u2009": "", "’": "'", "％": "%",
 }  # fmt: skip
 _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_ARRAY = re.compile(r"[(\[]\s*\\begin\{array\}\s*\{[^{}]*\}(.*?)\\end\{array\}\s*[)\]]", re.DOTALL)
+_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?: \d{3})+(?![\d/]| \d)")
 _DECIMAL = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d+"
 _PLAIN = re.compile(
@@ -34,6 +36,17 @@ _FRACTION = re.compile(
 )
 _SLASH = re.compile(
     rf"(?:(?P<w>{_INTEGER})\s+)?\(?\s*(?P<a>{_DECIMAL})\s*\)?\s*/\s*\(?\s*(?P<c>-?(?:{_DECIMAL}))\s*\)?"
+)
+
+
+_REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d{1,20})\}")
+_COUNT = re.compile(r"(?P<number>.*[\d}%.)])\s+(?P<noun>[A-Za-z]{3,}(?: [A-Za-z]{2,}){0,2})")
+# Words that are part of the number, or say that it is not the only one.
+_NO_NOUN = re.compile(
+    r"hundred|thousand|[bmtr]+illion|dozen|score|pairs?|hal(?:f|ves)|quarters?|.*(?:th|third)s?|squared?|cubed?|factorial"
+    r"|plus|minus|times|over|divided|point|negative|power|modulo|mod|base|root|sqrt|pi|not|and|or|to|from|but|than|more"
+    r"|less|least|most|about|approximately|between|if|when|for|infinity",
+    re.IGNORECASE,
 )
 
 
@@ -58,11 +71,16 @@ def tidy(text: str) -> str:
                 text = inner.strip()
     text = re.sub(r"\\(?:left|right|big|Big|bigg|displaystyle|limits)(?![a-zA-Z])", "", text)
     text = re.sub(r"(?<!\\)\\ ", " ", re.sub(r"(?<!\\)\\[!,;:]", "", text)).replace("~", " ").replace("{,}", ",")
-    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"\\[dtc](frac|binom)(?![a-zA-Z])", r"\\\1", text)
+    text = _ARRAY.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text)
+    text = re.sub(r"\\varnothing(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset ", text)
+    text = re.sub(r"(?<![A-Za-z\\])infinity(?![A-Za-z])", r"\\infty ", text)
+    text = re.sub(r"(?<![\w)}\]])\s*\+\s*\\infty", r" \\infty", text)
     text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])", " degrees", text)
     for _ in range(3):  # nested wrappers
         text = _TEXT.sub(r" \1 ", text)
-    text = text.replace("\\%", "%").replace("\\$", "$")
+    text = re.sub(r"\s*\bper\s?cent\b", "%", text.replace("\\%", "%").replace("\\$", "$"))
+    text = _THOUSANDS.sub(lambda m: re.sub(r"\s", "", m.group()), text)
     text = " ".join(text.split())
     return re.sub(r"(?<=.)\.$", "", text).strip()
 
@@ -84,7 +102,21 @@ def number(text: str) -> Number | None:
     return Number(sign * found.value, found.decimal, percent)
 
 
+def count(text: str) -> tuple[Number, str] | None:
+    """(how many, of what) where the whole (tidied) text is a number and a plain word that is no unit, or None."""
+    match = _COUNT.fullmatch(text) if len(text) <= 200 else None
+    if match is None or any(_NO_NOUN.fullmatch(word) for word in match["noun"].split()):
+        return None
+    value = number(match["number"].strip())
+    return None if value is None or unit(match["noun"]) else (value, match["noun"])
+
+
 def _plain(text: str) -> Number | None:
+    repeating = _REPEATING.fullmatch(text)
+    if repeating is not None:
+        whole, first, again = repeating.groups()
+        every = 10 ** len(first) * (10 ** len(again) - 1)
+        return Number(Fraction(int(f"{whole}{first}{again}") - int(f"{whole}{first}" or "0"), every))
     match = _PLAIN.fullmatch(text)
     if match is None:
         return None
