@@ -47,6 +47,16 @@ def test_cells_cannot_fork_and_nothing_runs_between_them(session: Session) -> No
     assert float(session.run(clock).stdout) - before < 0.5
 
 
+def test_a_prelude_is_there_however_often_the_session_begins(sandbox: Sandbox) -> None:
+    with sandbox.session(prelude="import math\nmath.choose = math.comb\ndel math.comb") as cells:
+        assert cells.run("x = 5; print(math.choose(x, 2), hasattr(math, 'comb'))").stdout == "10 False\n"
+        cells.run("import os\nos.register_at_fork(before=lambda: os._exit(0))")  # the session, after the cell
+        after = cells.run("print('x' in globals(), math.choose(4, 2))")
+        assert after.stdout == "False 6\n" and "lost" in (after.message() or "")
+    with sandbox.session(prelude="1 / 0") as cells:
+        assert cells.run("print(1)").status == Status.INFRA_ERROR
+
+
 def test_seeds_depend_on_the_session_and_the_cell(sandbox: Sandbox) -> None:
     code = "import random; print(random.random())"
     with sandbox.session(seed=1) as a, sandbox.session(seed=1) as b, sandbox.session(seed=2) as c:

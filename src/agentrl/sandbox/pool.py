@@ -179,9 +179,13 @@ class Sandbox:
                 return self.count(replace(result, queue_s=started - queued))
         return self.count(Result(Status.INFRA_ERROR, note=failure, limits=limits))
 
-    def session(self, seed: int | None = None) -> Session:
-        """A session of cells that share their variables; close it."""
-        return Session(self, seed)
+    def session(self, seed: int | None = None, prelude: str = "") -> Session:
+        """A session of cells that share their variables; close it.
+
+        :param prelude: trusted source that runs before the first cell, and again where a session must begin anew; where
+            it fails, the cell is an ``infra_error``
+        """
+        return Session(self, seed, prelude)
 
     def spawn(self, kind: str = "call") -> Box:
         """A sandbox that is not yet ready. Raises WorkerFailed, SandboxUnavailable."""

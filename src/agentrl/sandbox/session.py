@@ -28,8 +28,9 @@ class Session:
     cells.
     """
 
-    def __init__(self, sandbox: Sandbox, seed: int | None):
+    def __init__(self, sandbox: Sandbox, seed: int | None, prelude: str = ""):
         self._sandbox = sandbox
+        self._prelude = prelude.encode()
         self._seed = secrets.randbits(63) if seed is None else seed
         self._lock = threading.Lock()
         self._box: Box | None = None
@@ -73,12 +74,8 @@ class Session:
             return self._sandbox.count(self._run(source))
 
     def _run(self, source: bytes) -> Result:
-        from agentrl.sandbox.pool import converse
-
         limits = self._sandbox.limits
         left = min(limits.cpu_s, limits.session_cpu_s - self._cpu_s)
-        # One seed a cell, however often the session had to begin again.
-        order = self._sandbox.order(limits, len(source), hash((self._seed, self._cells)))
         queued = time.monotonic()
         lost, failure = False, ""
         with self._sandbox.turn():
@@ -87,9 +84,7 @@ class Session:
                 lost = lost or (self._box is None and self._cells > 1)
                 try:
                     box = self._box or self._begin()
-                    box.control.send(BUDGET.pack(left))
-                    box.wait_ready(again=True)
-                    result = converse(box, {"code": order.pack() + source}, limits, session=True)
+                    result = self._cell(box, source, left)
                 except (WorkerFailed, OSError) as error:
                     failure = str(error)
                     self._drop()
@@ -102,8 +97,18 @@ class Session:
                 return replace(result, queue_s=started - queued, note=" ".join(notes))
         return Result(Status.INFRA_ERROR, note=failure, limits=limits)
 
+    def _cell(self, box: Box, source: bytes, cpu_s: float) -> Result:
+        from agentrl.sandbox.pool import converse
+
+        limits = self._sandbox.limits
+        # One seed a cell, however often the session had to begin again.
+        order = self._sandbox.order(limits, len(source), hash((self._seed, self._cells)))
+        box.control.send(BUDGET.pack(cpu_s))
+        box.wait_ready(again=True)
+        return converse(box, {"code": order.pack() + source}, limits, session=True)
+
     def _begin(self) -> Box:
-        """A new box. Its first order carries the limits of the whole session."""
+        """A new box, with the prelude run. Its first order carries the limits of the whole session."""
         limits = self._sandbox.limits
         box = self._sandbox.spawn_ready("session")
         try:
@@ -115,6 +120,8 @@ class Session:
             box.close()
             raise
         self._box = box
+        if self._prelude and (done := self._cell(box, self._prelude, limits.cpu_s)).status is not Status.OK:
+            raise WorkerFailed(f"a session's prelude ended as {done.status.value}: {done.stderr[-200:]}")
         return box
 
     def _drop(self) -> None:

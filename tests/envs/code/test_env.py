@@ -8,11 +8,19 @@ from itertools import islice
 
 import pytest
 
+from agentrl.config import compose
 from agentrl.envs.base import Episode, Outcome, Task, Transition
 from agentrl.envs.code.env import NOTHING_PRINTED, cut
 from agentrl.envs.code.protocol import Tags
 from agentrl.envs.code.spec import CodeSpec
 from agentrl.errors import UserError
+from agentrl.evaluate.exploiters import scripted
+from agentrl.evaluate.scripted import play as play_in_rollout
+from agentrl.models import tiny
+from agentrl.models.load import load_tokenizer
+from agentrl.models.template import Renderer
+from agentrl.rewards import build
+from agentrl.rollout.trajectory import Group, StopReason
 
 WIRE = Tags()
 PATIENT = {"workers": 1, "limits": {"wall_s": 120}}
@@ -135,6 +143,13 @@ def test_renamed_functions(spec: CodeSpec) -> None:
     assert spec.verify(episode).success == 1
 
 
+def test_renaming_that_fails_is_no_fault_of_the_program(spec: CodeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = next(t for t in spec.tasks("renamed", 0) if t.meta["renamed"])
+    monkeypatch.setattr("agentrl.envs.code.problems.renaming_code", lambda renamed: "1 / 0")
+    _, (failed,) = play(spec, [code("print(1)")], task)
+    assert failed.outcome is Outcome.TOOL_ERROR and failed.fatal and failed.info["status"] == "infra_error"
+
+
 def test_scores_say_how_the_interpreter_was_used(spec: CodeSpec) -> None:
     fixed, _ = play(spec, [code("print(6 * y)"), code("y = 7\n\nprint(6 * y)"), answer("42")])
     scores = spec.verify(fixed).scores
@@ -193,25 +208,37 @@ TAKE = "import os\nprint([d for d in ('/tmp', '/dev/shm', '/var/tmp', '.') if os
 
 
 def test_a_policy_that_looks_for_the_answer_the_grader_and_other_trajectories() -> None:
-    """Refused, counted, and without effect on the reward."""
-    spec = CodeSpec(max_calls=8, sandbox=PATIENT)
+    """Through rollout, verifier and reward, beside two honest members of its group: refused, counted, paid nothing."""
     secret = "7318529460"
     task = Task("s", "What is the secret?", {"answer": secret, "kind": "number"}, "train", "train")
     look = LOOK.replace("SECRET", '"".join(["73185", "29460"])')
-    other, _ = play(spec, [code(LEAVE)], task)
-    episode, steps = play(
-        spec, [code(look), code(GRADER), code(TAKE), code("import os\nos._exit(0)"), answer("1")], task
+    cfg = compose(
+        ["env=code", "reward=retool", "env.max_turns=8", "env.max_turn_tokens=4000", "env.max_obs_tokens=4000"]
     )
-    shown = [s.observation.text for s in steps if s.observation]
-    assert shown[0] == "nothing", "the answer is not in what the program can read"
-    assert "DID" not in shown[1].splitlines()[:2] and "refused" in shown[1] and "grader files 0" in shown[1]
-    assert shown[2] == "[]", "what another trajectory wrote is not there"
-    assert other.observations == ["left"]
-    verdict = spec.verify(episode)
-    assert verdict.success == 0 and verdict.scores["calls"] == 4 and verdict.scores["used_code"] == 1
-    assert spec.verify(Episode(task, secret, [], [], [])).success == 1, "grading goes on as before"
-    assert [s.outcome for s in steps] == [Outcome.OK] * 5
+    spec = CodeSpec(max_calls=8, sandbox=PATIENT)
+    renderer = Renderer(load_tokenizer(tiny.folder()))
+    members = [
+        [code(LEAVE), answer(secret)],
+        [code(look), code(GRADER), code(TAKE), code("import os\nos._exit(0)"), answer("1")],
+        [code("print(1)"), answer(secret)],
+    ]
+    played = [
+        play_in_rollout(spec, renderer, cfg.env, 40_000, task, scripted(actions), i)
+        for i, actions in enumerate(members)
+    ]
+    build(cfg.reward, spec, 0).score([Group(task, played)], 0)
     spec.close()
+    other, attacker, honest = played
+    shown = [str(turn.observation) for turn in attacker.turns]
+    assert "nothing" in shown[0] and "FOUND" not in shown[0], "the answer is not in what the program can read"
+    assert "DID" not in "".join(shown[1].splitlines()[:4]) and "refused" in shown[1] and "grader files 0" in shown[1]
+    assert "[]" in shown[2], "what another trajectory wrote is not there"
+    assert "left" in str(other.turns[0].observation)
+    assert [t.stop_reason for t in played] == [StopReason.DONE] * 3
+    assert attacker.costs.tool_calls == 4 and [turn.outcome for turn in attacker.turns] == [Outcome.OK] * 5
+    assert [turn.info["status"] for turn in attacker.turns[:4]] == ["ok"] * 4
+    assert attacker.success == 0 and attacker.scores["calls"] == 4 and attacker.scores["correct"] == 0
+    assert [t.reward.total for t in (other, attacker, honest)] == [1, -1, 1], "grading goes on as before"
 
 
 def test_programs_as_answers(spec: CodeSpec) -> None:
@@ -235,10 +262,31 @@ def test_programs_as_answers(spec: CodeSpec) -> None:
     assert programs.verify(Episode(task, cheat, [], [], [])).success == 0
     chatty = f"print('hello')\n{task.truth['program']}\nprint('bye')"
     assert programs.verify(Episode(task, chatty, [], [], [])).success == 1
+    cheats = (
+        "import os\nos._exit(0)",
+        "print(1)\nprint(0)\nimport os\nos._exit(0)",
+        "import json\njson.dumps = lambda *a, **k: '1'\ndef divisor_sum(n): return 0",
+        "class Any(int):\n    def __eq__(self, other): return True\n    __hash__ = None\n"
+        "def divisor_sum(n): return Any(0)",
+        "import sys, atexit\ndef divisor_sum(n): raise SystemExit(0)\natexit.register(print, True)",
+        "import sys\ndef divisor_sum(n):\n    f = sys._getframe()\n    while f.f_back: f = f.f_back\n"
+        "    return [v for v in f.f_locals.values() if isinstance(v, int)][-1]",
+    )
+    for cheat in cheats:
+        assert programs.verify(Episode(task, cheat, [], [], [])).success == 0
     solution = (
         "class Solution:\n    def divisor_sum(self, n):\n        return sum(d for d in range(1, n + 1) if n % d == 0)"
     )
     assert programs.verify(Episode(task, solution, [], [], [])).success == 1
+
+
+def test_a_long_right_output_passes(spec: CodeSpec) -> None:
+    """Longer than what a sandbox keeps of a stream by default."""
+    tests = {"entry": None, "inputs": ["30000"], "outputs": ["\n".join(map(str, range(30_000)))]}
+    task = Task("l", "Count.", tests, "train", "train")
+    right = "for i in range(int(input())): print(i)"
+    assert spec.verify(Episode(task, right, [], [], [])).success == 1
+    assert spec.verify(Episode(task, right.replace("(i)", "(i + (i == 9999))"), [], [], [])).success == 0
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,8 @@ class CodeEnv(Environment):
         if not (self.spec.session or renamed):
             return self.spec.sandbox().run(code, seed=seed)
         if self._session is None:
-            self._session = self.spec.sandbox().session(seed=seed)
-            if renamed:
-                prepared = self._session.run(problems.renaming_code(renamed))
-                if prepared.status.value != "ok":
-                    raise RuntimeError(f"renaming library functions failed: {prepared.stderr[-200:]}")
+            prelude = problems.renaming_code(renamed) if renamed else ""
+            self._session = self.spec.sandbox().session(seed=seed, prelude=prelude)
         result: Result = self._session.run(code)
         if not self.spec.session:
             self.close()

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentrl.envs.code.symbolic import GradingFailed
@@ -61,9 +61,16 @@ def _passes(sandbox: Any, program: str, tests: Tests, index: int) -> bool:
 
     given, expected = tests.inputs[index], tests.outputs[index]
     if tests.entry is None:
-        result = sandbox.run(program, stdin=str(given))
+        source, stdin, length = program, str(given), len(str(expected))
     else:
-        result = sandbox.run(program + _DRIVER.format(entry=tests.entry), stdin=json.dumps(given))
+        source, stdin, length = (
+            program + _DRIVER.format(entry=tests.entry),
+            json.dumps(given),
+            len(json.dumps(expected)),
+        )
+    # What is compared must not have been cut: a right output is as long as the expected one, but for its spacing.
+    kept = max(sandbox.limits.kept_bytes, 8 * length)
+    result = sandbox.run(source, stdin=stdin, limits=replace(sandbox.limits, kept_bytes=kept))
     if result.status is Status.INFRA_ERROR:
         raise GradingFailed(f"hidden test {index}: {result.message() or 'the sandbox failed'}")
     if result.status is not Status.OK:
