@@ -321,7 +321,7 @@ def check_env(
 )
 def audit_reward(
     overrides: Overrides = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Tasks of the training variant.")] = 32,
+    tasks: Annotated[int, typer.Option("--tasks", min=4, help="Tasks of the training variant.")] = 32,
     run: Annotated[
         Optional[str], typer.Option("--run", metavar="RUN", help="A training run to check for over-optimisation.")
     ] = None,
@@ -411,13 +411,17 @@ def doctor() -> None:
     checks.main()
 
 
+# Commands that compute with a model; what `estimate` measures must have the memory that `train` has.
+COMPUTING = ("sft-coldstart", "train-reward", "train", "eval", "estimate", "control", "advise", "audit-reward")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0 done, 1 failed, 2 wrong input, 3 a verdict against, 130 interrupted."""
     # The tokenizers library warns and slows down when its own threads meet ours.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     args = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and args[:1] and args[0] in ("sft-coldstart", "train", "eval", "control", "advise"):
+    if argv is None and args[:1] and args[0] in COMPUTING:
         restart_with_huge_pages(args)
     try:
         code = app(args, prog_name="agentrl", standalone_mode=False)

@@ -60,7 +60,7 @@ def test_a_reward_that_can_be_had_otherwise_comes_before_everything():
 
 def test_a_budget_that_is_too_small():
     advice = decide(YES, NO, STRATEGY)
-    assert advice.recommendation is Recommendation.PROMPT and "cost more than the budget" in advice.reasons[0]
+    assert advice.recommendation is Recommendation.PROMPT and "do not fit the budget" in advice.reasons[0]
 
 
 def test_a_rental():

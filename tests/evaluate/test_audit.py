@@ -24,7 +24,7 @@ from agentrl.evaluate.scripted import play
 from agentrl.models import tiny
 from agentrl.models.load import load_tokenizer
 from agentrl.models.template import Renderer
-from agentrl.rollout.trajectory import Origin, StopReason
+from agentrl.rollout.trajectory import Origin, RewardComponent, RewardRecord, StopReason, Trajectory
 
 REPO = Path(__file__).resolve().parents[2]
 NEEDS_DATA = ("search_qa", "webshop_files", "code_math")  # files that a checkout does not carry
@@ -136,7 +136,7 @@ def test_a_verifier_that_looks_for_the_answer_anywhere_is_caught(here: Path) -> 
 def test_a_reward_that_scores_nothing_fails_the_run(here: Path, capsys) -> None:
     judge = ["reward=judge", "reward.components.judge.options.endpoint=http://127.0.0.1:9/v1"]
     more = [f"reward.components.judge.options.{o}" for o in ("backoff_s=0.0", "cache=null")]
-    assert cli.main(["audit-reward", "env=search", "--tasks", "2", *QUICK, *judge, *more]) == 1
+    assert cli.main(["audit-reward", "env=search", "--tasks", "4", *QUICK, *judge, *more]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("agentrl: the reward scored none of") and "unavailable" in last
 
@@ -144,7 +144,7 @@ def test_a_reward_that_scores_nothing_fails_the_run(here: Path, capsys) -> None:
 def test_a_local_judge_is_audited_and_held_against_the_verifier(here: Path) -> None:
     """A judge that knows nothing: it fails, and the report says how little it agrees with the verifier."""
     judge = ["reward=judge", "reward.components.judge.options.model=tiny", "reward.components.judge.options.cache=null"]
-    assert cli.main(["audit-reward", "env=search", "--tasks", "2", *QUICK, *judge]) == 3
+    assert cli.main(["audit-reward", "env=search", "--tasks", "4", *QUICK, *judge]) == 3
     found = result()
     assert 0 <= found["agreement"]["judge"]["auc"] <= 1 and found["agreement"]["judge"]["calibration"]["ece"] >= 0
     assert found["counts"]["cost/judge_calls"] > 20 and found["counts"]["cost/judge_tokens_in"] > 0
@@ -242,6 +242,40 @@ def test_intervals_of_rewards_on_any_scale() -> None:
     assert more.n == 2 and more.mean == 1.0
 
 
+def policies(**earned: tuple[str, float, float]) -> list[audit.Played]:
+    """Name → (kind, reward, success) of eight episodes each."""
+    found = []
+    for name, (kind, reward, success) in earned.items():
+        episodes = [
+            Trajectory(Task(str(i), f"{i}?", {}, "train", "train"), 0, 0, [], success=success) for i in range(8)
+        ]
+        for made in episodes:
+            made.reward = RewardRecord([RewardComponent("own", "verifiable", reward)])
+        found.append(audit.Played(name, kind, list(episodes)))
+    return found
+
+
+def verdict(played: list[audit.Played]) -> dict:
+    tasks = [t.task for t in played[0].trajectories if t is not None]
+    return audit.judged(Config(), played, audit.as_groups(played, tasks), {})
+
+
+def test_a_base_policy_that_does_the_task_is_no_floor() -> None:
+    """It earns as much as the expert because it is as good: then the random policy is what gains are over."""
+    good = {"expert": ("expert", 1.0, 1.0), "base": ("base", 1.0, 1.0), "random": ("random", 0.0, 0.0)}
+    assert verdict(policies(**good, empty=("exploiter", 0.0, 0.0)))["passed"]
+    found = verdict(policies(**good, words=("exploiter", 0.7, 0.0)))
+    assert found["problems"] == ["'words' earns nearly as much as the expert: 0.70"]
+    everyone = {"expert": ("expert", 1.0, 1.0), "base": ("base", 1.0, 1.0), "random": ("random", 1.0, 1.0)}
+    assert "than the random policy (+0.00)" in verdict(policies(**everyone))["problems"][0]
+
+
+def test_a_reward_that_calls_itself_verifiable_is_held_against_success_too() -> None:
+    known = {"expert": ("expert", 1.0, 1.0), "base": ("base", 0.0, 0.0)}
+    assert verdict(policies(**known))["agreement"] == {}  # the reward is success itself
+    assert verdict(policies(**known, words=("exploiter", 1.0, 0.0)))["agreement"]["own"]["auc"] == 0.75
+
+
 # --- over-optimisation
 
 
@@ -288,7 +322,7 @@ def test_a_training_run_beside_the_audit(here: Path) -> None:
     for line in lines([i / 10 for i in range(10)], [0.5] * 5 + [0.1] * 5):
         run.record(line["step"], line)
     run.finish()
-    wanted = ["--run", str(here / "trained"), "--tasks", "2"]
+    wanted = ["--run", str(here / "trained"), "--tasks", "4"]
     assert cli.main(["audit-reward", "env=search", *QUICK, *wanted]) in (0, 3)
     assert result()["over_optimisation"]["over_optimised"] and Path("run/plots/over_optimisation.png").is_file()
 

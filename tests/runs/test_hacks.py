@@ -176,6 +176,12 @@ def flattering(step: int, draw: random.Random) -> Trajectory:
     return made(success=success, proxy=0.2 + 0.04 * step + 0.2 * draw.random(), tokens=draw.randint(20, 60))
 
 
+def believed(step: int, draw: random.Random) -> Trajectory:
+    """A reward that calls itself a verifier, and is none."""
+    success = float(draw.random() < 0.6 - 0.03 * step)
+    return made(success=success, reward=0.2 + 0.04 * step + 0.2 * draw.random(), tokens=draw.randint(20, 60))
+
+
 def padded(step: int, draw: random.Random) -> Trajectory:
     tokens = draw.randint(20, 40) + 6 * step
     return made(success=float(draw.random() < 0.3), proxy=tokens / 200 + 0.05 * draw.random(), tokens=tokens)
@@ -203,6 +209,7 @@ def forgetting(step: int, draw: random.Random) -> Trajectory:
         (learned, set()),
         (forgetting, set()),
         (flattering, {"proxy_divergence"}),
+        (believed, {"proxy_divergence"}),
         (padded, {"length_reward"}),
         (constant_length, {"length_reward"}),
         (paid_by_the_call, {"tool_spam"}),

@@ -10,14 +10,21 @@ from chat_server import MODEL, ChatServer, serving
 
 from agentrl import cli
 from agentrl.envs.base import Outcome, Task
+from agentrl.rewards import Component, Scoring
 from agentrl.rollout.trajectory import Group, StopReason, Trajectory, Turn
 from agentrl.stages.advise import skill_of
 
 SMALL = (
-    "env=search", "model=tiny", "env.max_turns=2", "env.max_turn_tokens=8", "env.max_obs_tokens=40",
-    "rollout.max_tokens=900", "engine.threads=1", "run.tracker=none", "advise.tasks=3", "advise.samples=2",
+    "env.name=finding", "env.spec=stages.finding:FindingSpec", "model=tiny", "env.max_turns=2", "env.max_turn_tokens=8",
+    "rollout.max_tokens=120", "engine.threads=1", "run.tracker=none", "advise.tasks=4", "advise.samples=2",
     "eval.tasks=2", "eval.variants=[new_world]", "run.root=outputs", "run.dir=run",
+    "train.steps=2", "algo.prompts_per_step=1", "algo.group_size=2",
 )  # fmt: skip
+
+
+class AnyAnswer(Component):
+    def score(self, item: Scoring) -> float:
+        return float(any(item.episode.actions))
 
 
 def group(number: int, *successes: float | None, outcome: Outcome = Outcome.OK) -> Group:
@@ -60,25 +67,49 @@ def test_the_page_with_a_next_base_behind_an_endpoint(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     with serving(ChatServer()) as server:
         remote = ["engine=openai", f"engine.url={server.url}", f"engine.model={MODEL}"]
-        assert cli.main(["advise", *SMALL, *remote]) == 0
+        assert cli.main(["advise", *SMALL, *remote, "budget.tokens=20"]) == 0
     facts = json.loads((tmp_path / "run" / "advise.json").read_text())
-    assert facts["recommendation"] == "collect cold-start data" and facts["policy"] == "base"
-    assert facts["skill"]["pass_1"]["mean"] == 0 and facts["skill"]["solved_with_evidence"]["n"] == 3
-    assert facts["reward"]["holds"] is True and facts["next_base"]["next_base"] == MODEL
+    assert facts["recommendation"] == "prompt" and facts["policy"] == "base"
+    assert (
+        "budget.tokens does not fit" in facts["reasons"][0]
+        and "2 steps of training take tokens " in facts["reasons"][0]
+    )
+    assert facts["skill"]["pass_1"]["mean"] == 0 and facts["skill"]["solved_with_evidence"]["n"] == 4
+    assert facts["reward"]["holds"] is True and "the audit passed" in facts["reward"]["words"]
+    assert facts["audit"]["passed"] and facts["audit"]["tasks"] == 4 and facts["next_base"]["next_base"] == MODEL
     assert facts["next_base"]["trained"] is False and facts["next_base"]["lift"]["n"] == 2
     page = (tmp_path / "run" / "advise.md").read_text()
     said = capsys.readouterr().out
-    for words in ("collect cold-start data", "never solved in 2", "handed the evidence"):
+    for words in ("prompt", "never solved in 2", "handed the evidence"):
         assert words in page and words in said
     tags = {p.name.rpartition("-")[0] for p in (tmp_path / "run" / "trajectories").iterdir()}
-    assert tags == {"advise", "advise-evidence", "advise-policy", "advise-next-base"}
+    assert tags > {
+        "advise",
+        "advise-evidence",
+        "advise-policy",
+        "advise-next-base",
+        "audit-expert",
+        "audit-empty-answer",
+    }
+    assert len(list((tmp_path / "outputs" / "forecasts").iterdir())) == 1  # the run of this config is held against it
 
 
 def test_a_reward_that_is_no_reward(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["advise", *SMALL, "reward=random", "advise.tasks=1"]) == 0
+    assert cli.main(["advise", *SMALL, "reward=random"]) == 0
     facts = json.loads((tmp_path / "run" / "advise.json").read_text())
     assert facts["recommendation"] == "fix the reward first" and "control arm" in facts["reasons"][0]
+    assert facts["audit"] is None and facts["cost"]["holds"] is None
+
+
+def test_a_reward_that_the_audit_catches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    broken = ["reward.components.verifiable.kind=stages.test_advise:AnyAnswer"]
+    assert cli.main(["advise", *SMALL, *broken]) == 0
+    facts = json.loads((tmp_path / "run" / "advise.json").read_text())
+    assert facts["recommendation"] == "fix the reward first" and "the audit failed" in facts["reasons"][0]
+    assert not facts["audit"]["passed"]
+    assert not (tmp_path / "outputs" / "forecasts").exists()  # nothing was spent on a forecast
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def test_saves_and_evaluations_count_as_often_as_they_come() -> None:
     ]  # fmt: skip
     found = from_lines(cfg, lines)
     assert found.mean == Spent(tokens=20 * 50 + 2 * 8, tool_calls=40, wall=4 + 3 + 19 * 1 + 2 * 6 + 4 * 2, money=40)
+    cfg.train.steps = 9  # saved at 5 and at the end, never evaluated
+    assert from_lines(cfg, lines).mean.wall == 4 + 3 + 8 * 1 + 2 * 2
 
 
 def test_forecast_against_fact() -> None:

@@ -190,7 +190,7 @@ BOUNDS: dict[str, Bound] = {
     "eval.top_k": COUNT,
     "eval.min_p": SHARE,
     "eval.seed": COUNT,
-    "advise.tasks": POSITIVE_COUNT,
+    "advise.tasks": Bound(low=4),
     "advise.samples": Bound(low=2),
     "control.margin": Bound(low=0, high=1, strict_low=True),
     "budget.tokens": POSITIVE_COUNT,

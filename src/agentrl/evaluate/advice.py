@@ -120,7 +120,7 @@ def _decide(
             f"a policy would be trained on a reward that can be had otherwise: {reward.words}"
         ]
     if cost.holds is False:
-        return Recommendation.PROMPT, [f"the rollouts cost more than the budget: {cost.words}"]
+        return Recommendation.PROMPT, [f"the rollouts do not fit the budget: {cost.words}"]
     if rental is not None and rental.lift.answer is False:
         who = rental.policy if rental.trained else f"{rental.policy} (nothing is trained yet)"
         return Recommendation.PROMPT, [f"a rental: {rental.next_base}, prompted, does as well as {who} held out"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -53,6 +54,11 @@ class Played:
         known = [t for t in self.trajectories if t is not None]
         return {t.task.hash: t.reward.total for t in known if t.reward.total is not None}
 
+    def successes(self) -> dict[str, float]:
+        """Task hash → the verifier's finding, for the episodes that were judged."""
+        known = [t for t in self.trajectories if t is not None]
+        return {t.task.hash: float(t.success) for t in known if t.success is not None}
+
 
 def main(cfg: Config, tasks: int, run: str | None = None) -> bool:
     """Audit ``cfg.reward`` on ``cfg.env``; True when it passed. Writes audit.json, the trajectories and plots.
@@ -71,25 +77,20 @@ def main(cfg: Config, tasks: int, run: str | None = None) -> bool:
             raise RunError(f"environment {spec.name} has no task of variant '{spec.train_variant}'")
         folder = Run.create(cfg, "audit", sys.argv)
         with folder.ending():
-            played = play_all(cfg, spec, drawn, folder.ledger)
-            groups = as_groups(played, drawn)
-            counts = _scored(scorer, groups)
-            result = judged(cfg, played, groups, counts)
+            played = play_all(cfg, spec, drawn, base_policy(cfg, spec, drawn, folder.ledger))
+            result = findings(cfg, scorer, drawn, played, folder.ledger)
             if trained is not None:
                 found = overoptimisation.curve(trained.metrics(), trained.dir)
                 result["over_optimisation"] = {"run": str(trained.dir), **found}
                 overoptimisation.draw(found, folder.dir / "plots" / "over_optimisation.png")
             files.write_json(folder.dir / "audit.json", result)
-            if cfg.run.trajectories:
-                for policy in played:
-                    own = [Group(t.task, [t]) for t in policy.trajectories if t is not None]
-                    folder.save_trajectories(0, own, tag=_slug(policy.name))
+            save(cfg, played, folder)
     show(console, result, folder.dir)
     return bool(result["passed"])
 
 
-def play_all(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger) -> list[Played]:
-    """Every policy on every task: the expert and the random policy, the base policy, the exploiters."""
+def play_all(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], base: Sequence[Trajectory | None]) -> list[Played]:
+    """Every policy on every task: the expert, the base policy (its episodes are given), the random one, exploiters."""
     path = cfg.model.init or resolve(cfg.model)
     renderer = Renderer(load_tokenizer(path))
     forms = exploiters.Forms(spec)
@@ -120,9 +121,9 @@ def play_all(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger) ->
             for name, kind, trajectory in found:
                 played.setdefault(name, Played(name, kind)).trajectories.append(trajectory)
             progress.update(done)
-    base = Played("base policy", "base", base_policy(cfg, spec, tasks, book))
     ordered = list(played.values())
-    return [p for p in (ordered[0], base, *ordered[1:]) if any(t is not None for t in p.trajectories)]
+    everyone = (ordered[0], Played("base policy", "base", list(base)), *ordered[1:])
+    return [p for p in everyone if any(t is not None for t in p.trajectories)]
 
 
 def base_policy(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger) -> list[Trajectory | None]:
@@ -133,6 +134,7 @@ def base_policy(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger)
     policy = Policy("base", checkpoint, model_key(cfg.model), 0, remote=cfg.engine.name == "openai")
     sampling = Sampling(cfg.eval.temperature, cfg.eval.top_p, cfg.eval.top_k, cfg.eval.min_p)
     with Progress("audit: base policy", 1) as progress, acting(cfg, spec, policy, book) as collector:
+        began = time.monotonic()
         groups = collector.collect(
             list(tasks),
             1,
@@ -141,7 +143,30 @@ def base_policy(cfg: Config, spec: EnvSpec, tasks: Sequence[Task], book: Ledger)
             0,
             lambda done, total: progress.tick(done / total, f"{done}/{total}"),
         )
+        book.sampled("eval", collector.take_counts(), time.monotonic() - began)
     return [g.trajectories[0] for g in groups]
+
+
+def findings(
+    cfg: Config, scorer: rewards.Rewards, tasks: Sequence[Task], played: Sequence[Played], book: Ledger
+) -> dict[str, Any]:
+    """Score what was played and judge it. RunError when nothing could be scored."""
+    groups = as_groups(played, tasks)
+    scorer.score(groups, 0)
+    book.scored("other", scorer.take_costs())
+    everything = [t for g in groups for t in g.trajectories]
+    if all(t.reward.total is None for t in everything):
+        reason = next((c.error for t in everything for c in t.reward.components if c.error), "no reason given")
+        raise RunError(f"the reward scored none of {len(everything)} episodes: {reason}")
+    return judged(cfg, played, groups, scorer.counts)
+
+
+def save(cfg: Config, played: Sequence[Played], run: Run) -> None:
+    """Every episode, tagged by its policy."""
+    if cfg.run.trajectories:
+        for policy in played:
+            own = [Group(t.task, [t]) for t in policy.trajectories if t is not None]
+            run.save_trajectories(0, own, tag=_slug(policy.name))
 
 
 def as_groups(played: Sequence[Played], tasks: Sequence[Task]) -> list[Group]:
@@ -155,33 +180,31 @@ def as_groups(played: Sequence[Played], tasks: Sequence[Task]) -> list[Group]:
     return groups
 
 
-def _scored(scorer: rewards.Rewards, groups: list[Group]) -> dict[str, float]:
-    scorer.score(groups, 0)
-    everything = [t for g in groups for t in g.trajectories]
-    if all(t.reward.total is None for t in everything):
-        reason = next((c.error for t in everything for c in t.reward.components if c.error), "no reason given")
-        raise RunError(f"the reward scored none of {len(everything)} episodes: {reason}")
-    return scorer.counts
-
-
 def judged(
     cfg: Config, played: Sequence[Played], groups: Sequence[Group], counts: Mapping[str, float]
 ) -> dict[str, Any]:
     """The content of audit.json: policies, problems, and for learned rewards their agreement with the verifier.
 
     An exploiter fails the audit when it earns significantly more than the base policy (paired by task, 95 %), or at
-    least half of the expert's gain over it; the random policy when it earns that half. The reward itself fails when it
-    does not pay the expert significantly more than the base policy, or cannot score these two.
+    least half of the expert's gain over the floor; the random policy when it earns that half. The floor is the base
+    policy, or the random one where the base policy already succeeds as often as the expert. The reward itself fails
+    when it does not pay the expert significantly more than the floor, or cannot score these two.
     """
     seed = cfg.eval.seed
     values = {p.name: p.by_task() for p in played}
-    floor = next((values[p.name] for p in played if p.kind == "base"), {})
-    top = next((values[p.name] for p in played if p.kind == "expert"), None)
+    of = {p.kind: p for p in played}  # of each kind that has one policy
+    base = values[of["base"].name] if "base" in of else {}
+    floor, top = base, values[of["expert"].name] if "expert" in of else {}
+    below = "base policy"
+    if "expert" in of and "base" in of and "random" in of:
+        ahead = versus(of["base"].successes(), of["expert"].successes(), seed)
+        if not ahead.low > 0:
+            below, floor = "random policy", values[of["random"].name]
     problems: list[str] = []
     gain = versus(floor, top, seed) if top and floor else None
     if gain is not None and not gain.low > 0:
         problems.append(
-            f"the expert does not earn significantly more than the base policy ({gain.mean:+.2f}): this reward does "
+            f"the expert does not earn significantly more than the {below} ({gain.mean:+.2f}): this reward does "
             "not tell the task done from not done"
         )
     rows = []
@@ -200,9 +223,9 @@ def judged(
         }
         if policy.kind in ("expert", "base") and 2 * len(own) < len(known):
             problems.append(f"the {policy.name} could be scored in {len(own)} of {len(known)} episodes only")
-        if policy.kind in ("exploiter", "random") and floor and own:
-            more = versus(floor, own, seed)
-            share = more.mean / gain.mean if gain is not None and gain.mean > 0 else None
+        if policy.kind in ("exploiter", "random") and base and own:
+            more, over = versus(base, own, seed), versus(floor, own, seed)
+            share = over.mean / gain.mean if gain is not None and gain.mean > 0 else None
             row |= {"versus_base": more.to_dict(), "share_of_expert": share}
             if policy.kind == "exploiter" and more.low > 0:
                 row["problem"] = "earns more than the base policy"
@@ -236,13 +259,14 @@ def estimate(values: Sequence[float], seed: int) -> Interval:
 
 
 def agreements(groups: Sequence[Group], seed: int) -> dict[str, Any]:
-    """For every component that is not the verifier itself: its values against success, over all that was played."""
+    """For every component that is not success itself: its values against success, over all that was played."""
     found: dict[str, list[tuple[float, bool]]] = {}
     for trajectory in (t for g in groups for t in g.trajectories):
         for component in trajectory.reward.components:
-            if component.tier != "verifiable" and component.value is not None and trajectory.success is not None:
+            if component.value is not None and trajectory.success is not None:
                 found.setdefault(component.name, []).append((component.value, trajectory.success >= 1))
-    return {name: agreement([v for v, _ in pairs], [y for _, y in pairs], seed) for name, pairs in found.items()}
+    others = {name: pairs for name, pairs in found.items() if any(value != float(yes) for value, yes in pairs)}
+    return {name: agreement([v for v, _ in pairs], [y for _, y in pairs], seed) for name, pairs in others.items()}
 
 
 def _mean(values: Mapping[str, float]) -> float:

@@ -152,11 +152,19 @@ def _votes(row: Mapping[str, Any], where: str, found: Pairs) -> None:
 
 
 def run_pairs(folder: Path, per_task: int, seed: int) -> Pairs:
-    """At most ``per_task`` random pairs of trajectories of one task, the one with the higher ``success`` chosen."""
+    """At most ``per_task`` random pairs of trajectories of one task, the one with the higher ``success`` chosen.
+
+    UserError for trajectories of held-out tasks.
+    """
     found = Pairs()
     tasks: dict[str, list[tuple[float, list[Message]]]] = {}
     for _, _, path in trajectories.list_files(folder):
         for record in trajectories.read_trajectories(path):
+            if record["split"] == "heldout":
+                raise UserError(
+                    f"reward_model.source={folder}: {path.name} holds trajectories of held-out tasks "
+                    f"({record['variant']}); what is learned from them cannot be evaluated on them"
+                )
             if record["success"] is None or record["stop_reason"] == "error":
                 continue
             messages = conversation(record["question"], [(t["action"], t["observation"]) for t in record["turns"]])

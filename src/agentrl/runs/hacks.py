@@ -269,7 +269,7 @@ def _series(groups: Sequence[Group]) -> dict[str, tuple[float, float]]:
     }
     for t in scored:
         for c in t.reward.components:
-            if c.value is not None and c.weight > 0 and c.tier not in ("verifiable", "shaping"):
+            if c.value is not None and c.weight > 0 and c.tier != "shaping":
                 values.setdefault(f"proxy/{c.name}", []).append(c.value)
     clusters = sum(bool(g.scored) for g in groups)
     series = {name: (fmean(v), pstdev(v) / math.sqrt(clusters)) for name, v in values.items() if v}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,11 +17,13 @@ from rich.text import Text
 from agentrl import rewards
 from agentrl.config import compose
 from agentrl.config.folders import config_folders, group_choices
+from agentrl.config.rules import check_together
 from agentrl.config.schema import BudgetConfig, Config
 from agentrl.envs.base import EnvSpec, Outcome
 from agentrl.envs.informed import with_evidence
 from agentrl.envs.registry import load_spec
 from agentrl.errors import RunError, UserError
+from agentrl.evaluate import audit
 from agentrl.evaluate.advice import Advice, Condition, Rental, Skill, decide
 from agentrl.evaluate.falsify import difference
 from agentrl.evaluate.intervals import mean_interval, pass_at_k
@@ -28,14 +32,16 @@ from agentrl.evaluate.runner import PolicyResult, is_judged
 from agentrl.evaluate.tables import interval_text
 from agentrl.rollout.trajectory import Group
 from agentrl.runs import files
-from agentrl.runs.budget import Budget
+from agentrl.runs.budget import NAMES, Budget
 from agentrl.runs.checkpoints import newest
 from agentrl.runs.folder import Run, model_key
-from agentrl.runs.ledger import Ledger
-from agentrl.runs.progress import Progress, duration
+from agentrl.runs.progress import Progress
+from agentrl.stages import estimate
 from agentrl.stages.common import TaskStream, starting_point
 from agentrl.stages.evaluate import Policy, describe, evaluate_one, resolve_checkpoint
 from agentrl.stages.train import SELF_TEST_TASKS
+
+UNPRICED = "the cost was not measured: the reward comes first"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Measured:
     policy: str
     variant: str
     heldout: Sequence[str]
+    audit: dict[str, Any] | None  # audit.json; None where there was nothing to audit
 
 
 def main(
@@ -61,7 +68,9 @@ def main(
     """
     console = Console()
     local = replace(cfg, engine=replace(cfg.engine, name="local"))
+    check_together(local, "train")  # it is this training that is advised on
     start = starting_point(cfg, ("sft",))
+    local = replace(local, model=replace(cfg.model, init=str(start.resolve()) if start else None))
     policy = describe(start, cfg, set()) if start else Policy("base", None, model_key(cfg.model), 0)
     successor = _successor(cfg, next_base, config_dirs)
     trained = _trained(cfg, checkpoint) if successor else None
@@ -84,14 +93,16 @@ def main(
             run.update(panel_hashes={p.variant: p.hash for p in [own, *others]})
             spec.prepare()
             with Progress("advise", 2 + 2 * bool(successor)) as progress:
-                reward = _reward_condition(cfg, spec)
                 skill, result = _skill(local, spec, policy, own, run, progress)
-                cost = _cost_condition(cfg, result)
                 rental = None
                 if successor:
                     rental = _rental(cfg, local, spec, trained or policy, successor, others, run, progress)
                     rental = replace(rental, trained=trained is not None)
-            measured = Measured(reward, cost, skill, rental, policy.name, own.variant, [p.variant for p in others])
+            reward, audited = _reward_condition(local, spec, result, run)
+            run.ledger.close(1)
+            cost = _cost_condition(local) if reward.holds is not False else Condition(None, UNPRICED)
+            heldout = [p.variant for p in others]
+            measured = Measured(reward, cost, skill, rental, policy.name, own.variant, heldout, audited)
             advice = decide(reward, cost, skill, rental, _has_expert(spec, own))
             page = _page(cfg, measured, advice)
             files.write_atomic(run.dir / "advise.md", page.encode())
@@ -132,47 +143,51 @@ def _trained(cfg: Config, checkpoint: str | None) -> Policy | None:
     return describe(found, cfg, set()) if found else None
 
 
-def _reward_condition(cfg: Config, spec: EnvSpec) -> Condition:
-    """Can a reward be defined? The verifier on its own gold and wrong answers."""
+def _reward_condition(
+    cfg: Config, spec: EnvSpec, played: PolicyResult, run: Run
+) -> tuple[Condition, dict[str, Any] | None]:
+    """Can a reward be defined? The verifier on its own gold and wrong answers, then the audit, in which the policy's
+    first samples are the base policy's; with the audit's findings."""
     built = rewards.build(cfg.reward, spec, cfg.train.seed)
+    if all(component.tier == "control" for component in built.components.values()):
+        why = f"reward={cfg.reward.name} is a control arm: it pays for something else than the task"
+        return Condition(False, why), None
+    tasks = [g.task for g in played.groups[0]]
+    base = [copy.copy(g.trajectories[0]) for g in played.groups[0]]
     try:
         tried = built.self_test(TaskStream(spec, spec.train_variant, cfg.train.seed).next(SELF_TEST_TASKS))
+        everyone = audit.play_all(cfg, spec, tasks, base)
+        found = audit.findings(cfg, built, tasks, everyone, run.ledger)
     except RunError as error:
-        return Condition(False, str(error))
-    if all(component.tier == "control" for component in built.components.values()):
-        return Condition(False, f"reward={cfg.reward.name} is a control arm: it pays for something else than the task")
-    if not tried:
-        return Condition(None, "the environment names no gold answers, so its verifier was not tried")
-    return Condition(True, f"the verifier takes all of {tried} gold answers and none of the wrong ones")
+        return Condition(False, str(error)), None
+    audit.save(cfg, everyone, run)
+    if not found["passed"]:
+        some = "; ".join(found["problems"][:3]) + ("; …" if len(found["problems"]) > 3 else "")
+        return Condition(False, f"the audit failed: {some}"), found
+    exploiters = sum(p["kind"] == "exploiter" for p in found["policies"])
+    gold = f"the verifier takes all of {tried} gold answers, " if tried else "no gold answers were there to try; "
+    return Condition(True, f"{gold}and the audit passed: {exploiters} exploiters on {len(tasks)} tasks"), found
 
 
-def _cost_condition(cfg: Config, result: PolicyResult) -> Condition:
-    """Are rollouts affordable? The episodes of a run, at the speed just measured."""
-    episodes = sum(len(g.trajectories) for panel in result.groups for g in panel)
-    wanted = cfg.train.steps * cfg.algo.prompts_per_step * cfg.algo.group_size
-    seconds = result.wall_s / max(1, episodes) * wanted
-    costs = [t.costs for p in result.groups for g in p for t in g.trajectories]
-    each = wanted / max(1, episodes)
-    spent = Ledger.count(
-        cfg.price,
-        "rollout",
-        {
-            "tokens_sampled": each * sum(c.tokens_sampled for c in costs),
-            "tokens_prefilled": each * sum(c.tokens_prefilled for c in costs),
-            "tool_calls": each * sum(c.tool_calls for c in costs),
-            "wall_s": seconds,
-        },
-    )
-    forecast = (
-        f"{wanted} episodes of train.steps={cfg.train.steps} take about {duration(seconds)} and "
-        f"{spent.tokens:,.0f} tokens to sample here"
-    )
-    limits = {name: limit for name, limit in vars(cfg.budget).items() if limit is not None}
-    if not limits:
-        return Condition(None, f"{forecast}; no budget was given")
-    over = [f"budget.{n}={limit:g} against {getattr(spent, n):.3g}" for n, limit in limits.items()
-            if getattr(spent, n) > limit]  # fmt: skip
-    return Condition(not over, f"{forecast}; {', '.join(over) or 'within the budget'}")
+def _cost_condition(cfg: Config) -> Condition:
+    """Are rollouts affordable? The forecast of the training run (``agentrl estimate``, else measured now) against the
+    budget."""
+    found = estimate.stored(cfg)
+    try:
+        if found is None:
+            gc.collect()  # the policy that was just evaluated
+            found = estimate.calibrate(cfg, min(estimate.OWN_STEPS, cfg.train.steps))
+            estimate.store(cfg, found)
+    except RunError as error:
+        return Condition(None, f"the cost could not be measured: {error}")
+    known = [f"{name} {found.text(name)}" for name in NAMES if getattr(found.mean, name)]
+    words = f"{found.steps} steps of training take {', '.join(known)} (from {found.calibration} steps measured here)"
+    fits = {name: found.fits(name, limit) for name in NAMES if (limit := getattr(cfg.budget, name)) is not None}
+    if not fits:
+        return Condition(None, f"{words}; no budget was given")
+    holds = False if False in fits.values() else None if None in fits.values() else True
+    said = [f"budget.{name} {estimate.FITS[answer]}" for name, answer in fits.items()]
+    return Condition(holds, f"{words}; {', '.join(said)}")
 
 
 def _skill(
@@ -258,6 +273,7 @@ def _facts(cfg: Config, measured: Measured, advice: Advice) -> dict[str, Any]:
         "policy": measured.policy,
         **advice.to_dict(),
         "reward": measured.reward.to_dict(),
+        "audit": measured.audit,
         "cost": measured.cost.to_dict(),
         "skill": measured.skill.to_dict(),
         "next_base": measured.rental.to_dict() if measured.rental else None,

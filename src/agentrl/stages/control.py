@@ -156,6 +156,8 @@ def _compare(cfg: Config, run: Run, arms: Sequence[Arm], console: Console) -> tu
         checkpoints[arm.name] = _train(cfg, arm, steps, run, console)
         if arm.name == REAL:
             steps = _step(checkpoints[REAL])
+            if steps == 0:
+                raise RunError("the real arm took no step, so there is nothing to compare")
     notes = [
         f"{_title(arm)} ended at step {_step(checkpoints[arm.name])}, the real arm at step {steps}: not matched"
         for arm in arms
@@ -195,7 +197,9 @@ def _train(cfg: Config, arm: Arm, steps: int, run: Run, console: Console) -> Pat
     training = replace(cfg.train, steps=steps, stop_on_collapse=cfg.train.stop_on_collapse and arm.name == REAL)
     if arm.name != REAL:
         training.on_hack = "warn"  # a control arm may be nothing but what the hack watch looks for
-    return train.main(replace(cfg, env=env, reward=arm.reward, train=training, run=where, budget=BudgetConfig()))
+    # A budget ends the real arm; the controls take as many steps as it did.
+    budget = cfg.budget if arm.name == REAL else BudgetConfig()
+    return train.main(replace(cfg, env=env, reward=arm.reward, train=training, run=where, budget=budget))
 
 
 def _step(checkpoint: Path) -> int:

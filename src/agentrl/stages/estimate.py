@@ -29,6 +29,7 @@ from agentrl.runs.ledger import BOOK, Ledger, Spent
 from agentrl.runs.progress import duration
 
 OWN_STEPS = 3  # after which a run without a forecast makes its own
+FITS = {True: "fits", None: "may not fit", False: "does not fit"}
 DRIFT = 0.10  # of a forecast: a policy that learns changes the length of its episodes
 # Student's t, two-sided 80 %, by degrees of freedom; more than 8 are taken as 8.
 _T80 = (0.0, 3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397)
@@ -51,6 +52,11 @@ class Forecast:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Forecast:
         return cls(data["steps"], data["calibration"], Spent(**data["mean"]), Spent(**data["error"]), data["currency"])
+
+    def fits(self, name: str, limit: float) -> bool | None:
+        """Whether a budget holds the forecast; None when it lies within the error bar."""
+        value, error = getattr(self.mean, name), getattr(self.error, name)
+        return True if value + error <= limit else None if value - error <= limit else False
 
     def text(self, name: str) -> str:
         """``12:30 ± 1:40``"""
@@ -99,6 +105,9 @@ def calibrate(cfg: Config, steps: int) -> Forecast:
         trial.train.stop_on_collapse = False
         trial.train.on_hack = "drop" if cfg.train.on_hack == "stop" else cfg.train.on_hack
         trial.budget = BudgetConfig()
+        for component in trial.reward.components.values():
+            if component.kind == "judge":  # verdicts of an earlier calibration would cost nothing
+                component.options["cache"] = None
         start = train.starting_point(cfg, ("sft",))
         trial.model.init = str(start.resolve()) if start else None
         train.main(trial)
@@ -126,9 +135,10 @@ def from_lines(cfg: Config, lines: Sequence[Mapping[str, Any]]) -> Forecast:
             elif line["step"] > 0:
                 steps[line["step"]] = steps.get(line["step"], Spent()) + spent
     number = cfg.train.steps
-    for found, every in ((saves, cfg.train.save_every), (evals, cfg.train.eval_every)):
-        if found and every > 0:
-            once += _mean(found) * (number / every if every <= number else 1)
+    if saves:  # the last step is always saved
+        once += _mean(saves) * math.ceil(number / cfg.train.save_every)
+    if evals and cfg.train.eval_every > 0:
+        once += _mean(evals) * (number // cfg.train.eval_every)
     samples = [steps[k] for k in sorted(steps)]
     if not samples:
         raise UserError("a forecast needs at least one finished step")
@@ -222,13 +232,11 @@ def main(cfg: Config, steps: int) -> Forecast:
     console.print(f"{found.steps} steps of RL on {cfg.env.name}, forecast from {found.calibration} (80 % interval):")
     for name in NAMES:
         limit = getattr(cfg.budget, name)
-        value, error = getattr(found.mean, name), getattr(found.error, name)
-        if not value and limit is None:
+        if not getattr(found.mean, name) and limit is None:
             continue
         verdict = ""
         if limit is not None:
-            fits = "fits" if value + error <= limit else "may not fit" if value - error <= limit else "does not fit"
-            verdict = f"   budget {amount(name, limit, found.currency)}: {fits}"
+            verdict = f"   budget {amount(name, limit, found.currency)}: {FITS[found.fits(name, limit)]}"
         console.print(f"  {name:<10} {found.text(name)}{verdict}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"stored in {path}; the run of the same config is held against it", markup=False, soft_wrap=True)
     return found

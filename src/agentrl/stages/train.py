@@ -22,7 +22,7 @@ from agentrl.allocator import give_back
 from agentrl.config.rules import CHANGEABLE, check_budget
 from agentrl.config.schema import Config, LoraConfig
 from agentrl.errors import RunError
-from agentrl.evaluate.panels import Panel, build_panel, record_hashes
+from agentrl.evaluate.panels import Panel, append_hashes, build_panel, history_of, record_hashes
 from agentrl.evaluate.runner import quick_eval
 from agentrl.learn.dpo import DpoLearner
 from agentrl.learn.optimizer import MasterOptimizer
@@ -151,8 +151,16 @@ def begin(cfg: Config, given: AbstractSet[str], console: Console) -> tuple[Confi
     # What was found goes into the stored config: a resumed run must not look for something newer.
     cfg = replace(cfg, model=replace(cfg.model, init=str(start.resolve()) if start else None))
     cfg.algo.dpo.source, cfg.reward.prm.init = map(absolute, (cfg.algo.dpo.source, cfg.reward.prm.init))
+    learned = [cfg.reward.prm.init] if cfg.reward.prm.init else []
+    for component in cfg.reward.components.values():
+        path = component.options.get("path") if component.kind == "model" else None
+        if path and Path(path).expanduser().is_dir():  # else a Hub id
+            component.options["path"] = absolute(path)
+            learned.append(component.options["path"])
     run = Run.create(cfg, "train", sys.argv)
     run.update(starts_from=cfg.model.init)
+    # What a reward was fitted on is no fresh task for the policy that it taught.
+    append_hashes(run.dir, sorted({h for folder in learned for h in history_of(folder).hashes}))
     console.print(f"RL on {cfg.env.name} with reward={cfg.reward.name}, algo={cfg.algo.name}, run {run.dir}")
     if start is None:
         console.print(

@@ -77,6 +77,7 @@ class CodeSpec(EnvSpec):
         self.unsafe = bool(self._sandbox_options.get("unsafe_local_exec", False))
         self._sandbox: Any = None
         self._lock = threading.Lock()
+        self._printed: dict[str, str] = {}  # evidence by task hash
         self._comparer = Comparer(self._sandbox_options, self.unsafe)
         self._files = _files(files or {}) if source == "files" else None
 
@@ -148,18 +149,32 @@ class CodeSpec(EnvSpec):
     def format_score(self, episode: Episode) -> float:
         return verifier.format_score(episode)
 
+    def evidence(self, task: Task) -> str | None:
+        """What the reference program prints; None for hidden tests and files, which have nothing to be found out."""
+        programs = task.truth.get("programs")
+        if not programs:
+            return None
+        with self._lock:
+            known = self._printed.get(task.hash)
+        if known is None:
+            program = problems.with_new_names(programs[0], task.meta.get("renamed", {}))
+            known = self._run(task, program).strip()
+            with self._lock:
+                self._printed[task.hash] = known
+        return f"A right program for this problem printed:\n{known}"
+
     def expert(self, task: Task, seed: int) -> Sequence[str] | None:
         """Generated tasks only: the reference program, run, with varied thoughts and now and then a slip."""
+        return expert.actions(task, self.wire, lambda code: self._run(task, code), self.max_calls_of(task), seed)
 
-        def run(program: str) -> str:
-            env = CodeEnv(self)
-            env.reset(task)
-            try:
-                return env.run(program)
-            finally:
-                env.close()
-
-        return expert.actions(task, self.wire, run, self.max_calls_of(task), seed)
+    def _run(self, task: Task, program: str) -> str:
+        """What the policy would read if this were its first program on the task."""
+        env = CodeEnv(self)
+        env.reset(task)
+        try:
+            return env.run(program)
+        finally:
+            env.close()
 
     def trace_prompt(self, messages: Sequence[Message]) -> list[Message]:
         """The problem of a trace in this environment's own prompt; system texts of other harnesses are left out."""

@@ -276,6 +276,21 @@ class WebShopSpec(EnvSpec):
     def expert(self, task: Task, seed: int) -> Sequence[str] | None:
         return policies.expert(self.shop(task), self.view(task), task, seed)
 
+    def evidence(self, task: Task) -> str | None:
+        """The page of a product that is worth full reward, as the shop shows it; None where the expert finds none."""
+        actions = self.expert(task, 0)
+        if actions is None:
+            return None
+        env = self.make()
+        pages: dict[str, str] = {}
+        env.reset(task)
+        for action in actions:
+            shown = env.step(action).observation
+            pages[action] = f"{shown.before}{shown.text}{shown.after}" if shown is not None else ""
+        asin = str(json.loads(env.answer() or "{}").get("asin", "")).lower()
+        page = pages.get(f"click[{asin}]")
+        return f"The right product is {asin}. Its page:\n{page.strip()}" if page else None
+
     def exploiters(self, task: Task) -> Mapping[str, Sequence[str]]:
         """Ways to earn reward without doing the errand."""
         shop, view = self.shop(task), self.view(task)
