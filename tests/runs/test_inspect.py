@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,11 @@ from rich.console import Console
 
 from agentrl.envs.base import Task
 from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Group
-from agentrl.runs import inspect
+from agentrl.rollout.trajectory import Group, RewardComponent
+from agentrl.runs import inspect, report
 from agentrl.runs.folder import Run
 from agentrl.runs.origins import find_decoder, spans, visible
-from agentrl.runs.trajectories import read_trajectories
+from agentrl.runs.trajectories import read_trajectories, turn_credit
 
 from .conftest import make_trajectory
 
@@ -74,6 +75,25 @@ def test_every_token_is_coloured_by_its_origin(run: Run, groups: list[Group]) ->
     assert "\x1b[1;32m<search>é🙂</search>" in text  # bold green: what is trained on
     assert "\x1b[34m<information>x</information>" in text  # blue
     assert "verifiable (verifiable) 1 × 1" in text
+
+
+def test_every_turn_says_what_it_was_credited_with(run: Run, groups: list[Group]) -> None:
+    (member, *others), record = groups[0].trajectories, groups[0].trajectories[0].reward
+    member.turns.append(member.turns[0])  # a turn of another row
+    second = copy.deepcopy(member.rows[0])
+    second.turn[second.turn == 0] = 1
+    second.advantage[second.sampled] = [-1.5] * int(second.sampled.sum())
+    member.rows.append(second)
+    record.components.append(RewardComponent("implicit_step", "implicit_step", 0.25, per_turn=[0.5, -0.25]))
+    for row in (row for other in others for row in other.rows):
+        row.advantage[:] = 0
+    run.save_trajectories(3, groups[:1])
+    records = read_trajectories(run.dir / "trajectories" / "train-000003.parquet")
+    assert turn_credit(records[0]) == ["implicit_step +0.5, advantage +0.25", "implicit_step -0.25, advantage -1.5"]
+    assert turn_credit(records[1]) == [""]
+    text = shown(run, id="0/3/0")
+    assert "turn 2: ok, ended by stop_string, 1 tool calls, implicit_step -0.25, advantage -1.5\n" in text
+    assert "implicit_step -0.25, advantage -1.5</div>" in report.write(run.dir).read_text()
 
 
 def test_a_pipe_names_the_origins_instead(run: Run, groups: list[Group]) -> None:

@@ -209,8 +209,9 @@ def _facts(out: Console, record: dict[str, Any]) -> None:
     ]
     lines += [
         f"turn {k + 1}: {turn['outcome']}, ended by {turn['stop']}, {turn['tool_calls']} tool calls"
+        + (f", {credit}" if credit else "")
         + (f", error: {turn['error']}" if turn["error"] else "")
-        for k, turn in enumerate(record["turns"])
+        for k, (turn, credit) in enumerate(zip(record["turns"], trajectories.turn_credit(record), strict=True))
     ]
     for line in lines:
         out.print(Text(visible(line)), soft_wrap=True)

@@ -255,18 +255,19 @@ def _example(run: Run, label: str, record: Mapping[str, Any]) -> str:
     facts = f"reward {_number(record['reward_total'])} ({reward}), stopped: {record['stop_reason']}"
     if record["error"]:
         facts += f", error: {record['error']}"
-    body = f"<p>{_e(facts)}</p><pre>{text}</pre>{_turns(record['turns'])}"
+    body = f"<p>{_e(facts)}</p><pre>{text}</pre>{_turns(record)}"
     return f"<details><summary>{_e(label)}: {_e(record['id'])}</summary>{body}</details>"
 
 
-def _turns(turns: Sequence[Mapping[str, Any]]) -> str:
-    """The episode turn by turn: what was done, and the page or answer that came back."""
+def _turns(record: Mapping[str, Any]) -> str:
+    """The episode turn by turn: what was done, what it was credited with, and the page or answer that came back."""
     rows = []
-    for number, turn in enumerate(turns, 1):
+    for number, (turn, credit) in enumerate(zip(record["turns"], trajectories.turn_credit(record), strict=True), 1):
         outcome = turn["outcome"] + (f": {turn['error']}" if turn["error"] else "")
         action, seen = (_e((turn[key] or "").strip()) for key in ("action", "observation"))
         rows.append(
-            f'<tr><td class="n">{number}</td><td><pre class="sampled">{action}</pre>{_e(outcome)}</td>'
+            f'<tr><td class="n">{number}</td><td><pre class="sampled">{action}</pre>{_e(outcome)}'
+            f"{f'<div>{_e(credit)}</div>' if credit else ''}</td>"
             f'<td><pre class="observation">{seen}</pre></td></tr>'
         )
     head = "<tr><th>turn</th><th>action</th><th>then shown</th></tr>"

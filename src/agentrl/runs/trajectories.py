@@ -232,6 +232,26 @@ def read_trajectories(path: Path | str) -> list[dict[str, Any]]:
     return records
 
 
+def turn_credit(record: Mapping[str, Any]) -> list[str]:
+    """What each turn of a record from ``read_trajectories`` was credited with: the rewards of the components that
+    reward steps, and the mean advantage of its sampled tokens; empty texts where it was with nothing."""
+    from agentrl.rollout.trajectory import Origin
+
+    count = len(record["turns"])
+    sums, tokens = np.zeros(count), np.zeros(count)
+    for row in record["rows"]:
+        sampled = row["origin"] == Origin.SAMPLED
+        np.add.at(sums, row["turn"][sampled], row["advantage"][sampled])
+        np.add.at(tokens, row["turn"][sampled], 1)
+    steps = [(c["name"], c["per_turn"]) for c in record["reward"] if c["per_turn"] is not None]
+    found = []
+    for turn in range(count):
+        parts = [f"{name} {values[turn]:+.3g}" for name, values in steps]
+        parts += [f"advantage {sums[turn] / tokens[turn]:+.3g}"] if sums.any() and tokens[turn] else []
+        found.append(", ".join(parts))
+    return found
+
+
 def list_files(run_dir: Path, tag: str | None = None, step: int | None = None) -> list[tuple[str, int, Path]]:
     """(tag, step, path) of the run's trajectory files, by step; a killed writer's leftovers are not among them."""
     folder = run_dir / "trajectories"
