@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from rollout.kits import Kit
 from rollout.scripted import KINDS, ScriptedEnv, ScriptedSpec, make_task, random_script
 
 from agentrl.config.schema import EngineConfig, EnvConfig, RewardComponentConfig, RewardConfig, RolloutConfig
-from agentrl.envs.base import EnvSpec, Observation, Outcome, Task
+from agentrl.envs.base import EnvSpec, Observation, Outcome, Task, Transition
 from agentrl.envs.search.spec import SearchSpec
 from agentrl.rewards import build
 from agentrl.rollout.collector import Collector
@@ -257,6 +258,53 @@ def test_a_bug_anywhere_in_an_environment_ends_its_episode_only(kits, monkeypatc
         assert trajectory.stop_reason is StopReason.ERROR and trajectory.error.endswith("KeyError: 'a bug'")
     assert [t.stop_reason for t in groups[1].trajectories] == [StopReason.DONE] * 2
     assert not groups[0].scored
+
+
+WRONG = {
+    "make": ConnectionError("no server"),
+    "reset": "a text",
+    "step": None,
+    "step ": Transition(Observation("x"), False, "not an outcome"),
+    "step  ": SystemExit(3),
+    "state_key": 7,
+    "answer": ["a"],
+}
+
+
+def test_values_of_a_wrong_form_end_their_episode_only(kits, monkeypatch):
+    """A value of another type is found where it comes from, not where it would break a batch or a file."""
+    names = list(WRONG)
+
+    def wrong(self, method, *args):
+        if method == "reset":
+            self.task, self.name = args[0], dict(enumerate(names)).get(args[0].seed)
+        if self.name is None or self.name.strip() != method:
+            return plain[method](self, *args)
+        value = WRONG[self.name]
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    methods = ("reset", "step", "state_key", "answer")
+    plain = {m: getattr(ScriptedEnv, m) for m in methods}
+    for m in methods:
+        monkeypatch.setattr(ScriptedEnv, m, partialmethod(wrong, m))
+    spec = ScriptedSpec()
+    made, make = itertools.count(), spec.make
+
+    def first_fails():
+        if next(made) == 0:
+            raise WRONG["make"]
+        return make()
+
+    monkeypatch.setattr(spec, "make", first_fails)
+    tasks = [make_task(n, [OK, {"kind": "done"}]) for n in range(len(names) + 1)]
+    groups, _ = collect(kits("tiny"), spec, tasks, members=1)
+    found = [g.trajectories[0] for g in groups]
+    for name, trajectory in zip(names, found, strict=False):
+        assert trajectory.stop_reason is StopReason.ERROR, name
+        assert trajectory.error.startswith(f"{name.strip()}: "), trajectory.error
+    assert found[-1].stop_reason is StopReason.DONE and found[-1].error is None
 
 
 def test_a_task_twice_in_a_batch_is_sampled_from_other_streams(kits):

@@ -13,8 +13,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from agentrl.errors import RunError
+
 Message = dict[str, str]
 """A chat message: ``{"role": "system" | "user" | "assistant", "content": text}``."""
+
+
+def _plain(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"there is a {type(value).__name__} in it")
 
 
 @dataclass(frozen=True)
@@ -36,9 +44,15 @@ class Task:
 
     @property
     def hash(self) -> str:
-        """16 hex digits over everything that defines the problem (not its id, split or variant name)."""
+        """16 hex digits over everything that defines the problem (not its id, split or variant name).
+
+        RunError when it is not JSON-serialisable.
+        """
         content = {"question": self.question, "truth": self.truth, "seed": self.seed, "meta": self.meta}
-        text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=dict)
+        try:
+            text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=_plain)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"task {self.id}: question, truth and meta must be JSON-serialisable: {error}") from error
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

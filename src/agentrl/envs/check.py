@@ -11,6 +11,7 @@ from typing import Any
 from agentrl.config.schema import Config
 from agentrl.envs.base import Environment, EnvSpec, Episode, Outcome, Task, Transition
 from agentrl.envs.registry import load_spec
+from agentrl.envs.shape import wrong_prompt, wrong_transition
 from agentrl.errors import RunError
 
 GARBAGE = (
@@ -163,10 +164,10 @@ def _reset(spec: EnvSpec, drawn: dict[str, list[Task]], finding: Finding) -> Non
             messages, again = first.reset(task), second.reset(task)
             if messages != again or first.state_key() != second.state_key():
                 finding.problems.append(f"{task.id}: reset gave another prompt or state the second time")
-            if not messages or messages[-1].get("role") != "user":
-                finding.problems.append(f"{task.id}: the prompt must end with a user message")
-            elif any(set(m) != {"role", "content"} or not isinstance(m["content"], str) for m in messages):
-                finding.problems.append(f"{task.id}: a message is {{'role': …, 'content': text}}")
+            if problem := wrong_prompt(messages):
+                finding.problems.append(f"{task.id}: {problem}")
+            if not isinstance(first.state_key(), str):
+                finding.problems.append(f"{task.id}: state_key() is {first.state_key()!r}, not text")
             if first.answer() is not None:
                 finding.problems.append(f"{task.id}: answer() is {first.answer()!r} before any action")
         finally:
@@ -243,6 +244,8 @@ def _expert(spec: EnvSpec, drawn: dict[str, list[Task]], max_turns: int, finding
             problem = problem or _potential(env, success)
         finally:
             env.close()
+        if problem is None and not isinstance(episode.answer, (str, type(None))):
+            problem = f"answer() is {episode.answer!r}, not text or None"
         if problem:
             finding.problems.append(f"{task.id}: {problem}")
             return
@@ -286,18 +289,11 @@ def _play(env: Environment, task: Task, actions: list[str]) -> tuple[Episode, st
 
 
 def _shape(transition: Transition) -> str | None:
-    """What is wrong with a transition's form, or None."""
-    if not isinstance(transition, Transition):
-        return f"step returned {type(transition).__name__}, not a Transition"
-    if (transition.observation is None) != transition.done:
-        return "observation must be None exactly when done"
-    if transition.outcome in (Outcome.INVALID, Outcome.TOOL_ERROR) and not transition.error:
+    """What is wrong with a transition, or None."""
+    problem = wrong_transition(transition)
+    if problem is None and transition.outcome in (Outcome.INVALID, Outcome.TOOL_ERROR) and not transition.error:
         return f"outcome {transition.outcome.value} needs a reason in error"
-    try:
-        json.dumps(dict(transition.info))
-    except (TypeError, ValueError) as error:
-        return f"info is not JSON-serialisable ({error})"
-    return None
+    return problem
 
 
 def _episode(task: Task, answer: str | None) -> Episode:

@@ -18,7 +18,7 @@ def play(
 ) -> Trajectory:
     """One episode as a trajectory. An action ends at its first stop string, or at ``env.max_turn_tokens``; its tokens
     count as sampled, with log-probability 0."""
-    environment = Guarded(spec.make())
+    environment = Guarded(spec.make)
     trajectory = Trajectory(task, member, 0, [])
     try:
         messages = environment.reset(task)

@@ -12,11 +12,13 @@ from typing import Any
 from agentrl.config.schema import EnvConfig
 from agentrl.data import load_rows
 from agentrl.envs.base import EnvSpec, Episode, Message, Observation, Outcome, Task
-from agentrl.errors import UserError
+from agentrl.errors import RunError, UserError
 from agentrl.models.template import Renderer
+from agentrl.rollout.collector import Guarded
 from agentrl.rollout.trajectory import Origin, Row
 from agentrl.rollout.window import in_windows
 
+FAILURES = 8  # failed episodes in a row after which no further one is tried
 TRACE_SEED = 1_000_003  # keeps the cold start's tasks apart from those of RL with the same seed
 
 
@@ -26,7 +28,9 @@ class Traces:
 
     traces: list[list[Row]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    rejected: int = 0
+    rejected: int = 0  # the expert had no actions, or the verifier did not accept them
+    failed: int = 0  # episodes that a tool or a bug ended: nothing is known about their actions
+    failure: str | None = None  # why the last of them did
     too_long: int = 0
     tool_calls: int = 0  # of all episodes that were played
     tool_seconds: float = 0.0
@@ -49,7 +53,9 @@ class Traces:
         actions = sum(int(row.sampled.sum()) for row in self.rows)
         text = f"{len(self.traces)} traces, {sum(map(len, self.rows))} tokens, {actions} of them in actions"
         if self.rejected:
-            text += f"; {self.rejected} rejected by the verifier"
+            text += f"; {self.rejected} not solved by the expert"
+        if self.failed:
+            text += f"; {self.failed} failed, the last on {self.failure}"
         if self.too_long:
             text += f"; {self.too_long} longer than rollout.max_tokens"
         return text
@@ -70,17 +76,20 @@ def expert_traces(
     At most 4 × count tasks are tried. ``window`` is rollout.window.
 
     Expert actions count as sampled; observations are what the environment answered. ``on_progress`` gets what was found
-    so far after each episode; what it raises ends the search.
+    so far after each episode; what it raises ends the search. RunError when ``FAILURES`` episodes in a row failed.
     """
     found = Traces()
+    in_a_row = 0
     for task in islice(spec.tasks(spec.train_variant, seed + TRACE_SEED), 4 * count):
         if len(found.traces) == count:
             break
-        actions = spec.expert(task, seed)
+        actions, failed = spec.expert(task, seed), found.failed
         row = None if actions is None else play(spec, renderer, task, actions, env, found)
-        if row is None:
-            found.rejected += 1
-        elif found.add(in_windows(row, window, renderer), max_tokens):
+        found.rejected += actions is None
+        in_a_row = in_a_row + 1 if found.failed > failed else 0
+        if in_a_row == FAILURES:
+            raise RunError(f"{FAILURES} episodes of the expert failed in a row, the last on {found.failure}")
+        if row is not None and found.add(in_windows(row, window, renderer), max_tokens):
             found.tasks.append(task)
         if on_progress:
             on_progress(found)
@@ -90,19 +99,28 @@ def expert_traces(
 def play(
     spec: EnvSpec, renderer: Renderer, task: Task, actions: Sequence[str], env: EnvConfig, found: Traces
 ) -> Row | None:
-    """One expert episode as a row; None when the verifier does not accept it. Its tool calls are added to ``found``."""
-    environment = spec.make()
-    row = Row.from_prompt(renderer.prompt(environment.reset(task), spec.tools))
+    """One expert episode as a row, or None: the verifier does not accept it, or a tool or bug ended it.
+
+    Which of the two, and its tool calls, are added to ``found``.
+    """
+    environment = Guarded(spec.make)
+    messages = environment.reset(task)
+    row = Row.from_prompt(renderer.prompt(messages, spec.tools) if messages is not None else [])
+    failure: str | None = None
     observations: list[str] = []
     outcomes: list[Outcome] = []
     infos: list[Mapping[str, Any]] = []
     for turn, action in enumerate(actions):
+        if environment.failure is not None:
+            break
         ended_turn = append_action(row, action, turn, renderer, spec)
-        transition = environment.step(action)
+        transition, _ = environment.step(action)
         outcomes.append(transition.outcome)
         infos.append(transition.info)
         found.tool_calls += transition.tool_calls
         found.tool_seconds += transition.tool_seconds
+        if transition.fatal:
+            failure = transition.error or "no reason given"
         if transition.done or transition.observation is None:
             break
         ids, text = renderer.observation(transition.observation, ended_turn, max_tokens=env.max_obs_tokens)
@@ -110,7 +128,11 @@ def play(
         observations.append(text)
     answer = environment.answer()
     environment.close()
+    if failure := environment.failure or failure:
+        found.failed, found.failure = found.failed + 1, failure
+        return None
     verdict = spec.verify(Episode(task, answer, list(actions), observations, outcomes, infos))
+    found.rejected += verdict.success < 1.0
     return row if verdict.success >= 1.0 else None
 
 

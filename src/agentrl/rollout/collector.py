@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
 from agentrl.envs.base import Environment, EnvSpec, Message, Outcome, Task, Transition
+from agentrl.envs.shape import wrong_prompt, wrong_transition
 from agentrl.errors import RunError
 from agentrl.models.template import Renderer
 from agentrl.rollout.engine import LocalEngine, Sequence_
@@ -27,47 +28,74 @@ from agentrl.rollout.window import Step, kept, step_row
 class Guarded:
     """An environment whose bugs end its own episode, as an error with a reason, and never the run."""
 
-    def __init__(self, environment: Environment):
-        self.environment = environment
+    def __init__(self, make: Callable[[], Environment]):
         self.failure: str | None = None
+        self.environment: Environment | None = None
+        self.environment = self._guard("make", make)
+        if self.environment is None:
+            self._fail("make: it gave no environment")
 
-    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+    def _fail(self, reason: str) -> None:
+        """The first failure is the episode's reason; what follows from it is not."""
+        self.failure = self.failure or reason
+
+    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
         try:
-            return method(*args)
+            return call()
         except RunError:  # not this episode's failure but the run's, such as a sandbox that fails again and again
             raise
-        except Exception as error:  # the boundary to user-written environments
-            self.failure = self.failure or f"{method.__name__}: {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # the boundary to user-written environments
+            self._fail(f"{name}: {type(error).__name__}: {error}")
             return None
 
+    def _call(self, name: str, *args: Any) -> Any:
+        if self.environment is None:
+            return None
+        return self._guard(name, lambda: getattr(self.environment, name)(*args))
+
+    def _text(self, name: str) -> str | None:
+        value = self._call(name)
+        if value is not None and not isinstance(value, str):
+            self._fail(f"{name}: {value!r:.80} is not text")
+            return None
+        return value
+
     def reset(self, task: Task) -> list[Message] | None:
-        return self._call(self.environment.reset, task)
+        messages = self._call("reset", task)
+        if self.failure is None and (problem := wrong_prompt(messages)):
+            self._fail(f"reset: {problem}")
+        return None if self.failure is not None else messages
 
     def step(self, action: str) -> tuple[Transition, float]:
         """The transition and the seconds it took."""
         start = time.perf_counter()
-        transition = self._call(self.environment.step, action)
+        transition = self._call("step", action)
+        if self.failure is None and (problem := wrong_transition(transition)):
+            self._fail(f"step: {problem}")
         if self.failure is not None:
             transition = Transition(None, True, Outcome.TOOL_ERROR, self.failure, fatal=True)
         return transition, time.perf_counter() - start
 
     def state_key(self) -> str:
-        return self._call(self.environment.state_key) or ""
+        key = self._text("state_key")
+        if key is None:
+            self._fail("state_key: it gave no text")
+        return key or ""
 
     def potential(self) -> float | None:
-        value = self._call(self.environment.potential)
+        value = self._call("potential")
         if value is None:
             return None
         if not (isinstance(value, (int, float)) and 0 <= value <= 1):
-            self.failure = self.failure or f"potential: {value!r} is not a number in [0, 1]"
+            self._fail(f"potential: {value!r} is not a number in [0, 1]")
             return None
         return float(value)
 
     def answer(self) -> str | None:
-        return self._call(self.environment.answer)
+        return self._text("answer")
 
     def close(self) -> None:
-        self._call(self.environment.close)
+        self._call("close")
 
 
 @dataclass
@@ -207,7 +235,7 @@ class Collector:
     def _open(self, trajectory: Trajectory, seed: int) -> Episode | None:
         """Reset an environment and queue its prompt; None when it failed or the prompt alone is too long."""
         task = trajectory.task
-        environment = Guarded(self.spec.make())
+        environment = Guarded(self.spec.make)
         messages = environment.reset(task)
         prompt = self.renderer.prompt(messages, self.spec.tools) if messages is not None else []
         trajectory.rows = [Row.from_prompt(prompt)]

@@ -93,7 +93,7 @@ class ChatCollector:
 
     def _play(self, trajectory: Trajectory, sampling: Sampling, seed: int) -> None:
         """One episode from reset to end."""
-        environment = Guarded(self.spec.make())
+        environment = Guarded(self.spec.make)
         messages = environment.reset(trajectory.task) or []
         reason = StopReason.ERROR
         try:
