@@ -118,10 +118,17 @@ def test_rows_without_advantage_can_be_left_out(kits, monkeypatch):
 
 
 def test_a_batch_without_any_advantage_changes_no_weight(kits):
+    """It is still watched: a run whose groups have all become equal is the one whose entropy matters."""
     kit = kits("tiny")
     learner = learner_of(kit, CFG)
-    metrics = learner.update(annotated(kit, flat=(0, 1, 2)))
-    assert metrics["train/rows"] == 0 and "policy/grad_norm" not in metrics
+    groups = annotated(kit, flat=(0, 1, 2))
+    metrics = learner.update(groups)
+    assert metrics["train/rows"] == metrics["train/tokens"] == 0 and "policy/grad_norm" not in metrics
+    assert 0 < metrics["train/tokens_forward"] <= learner.micro_batch_tokens
+    assert metrics["loss/policy"] == 0 and str(metrics["loss/policy"]) == "0.0"
+    assert metrics["policy/engine_kl"] < 1e-6
+    everything = learner_of(kit, replace(CFG, kl_coef=0.1), reference=kit.model).update(groups)
+    assert metrics["policy/entropy"] == pytest.approx(everything["policy/entropy"], rel=0.1)
     assert all(torch.equal(a, b) for a, b in zip(learner.model.parameters(), kit.model.parameters(), strict=True))
 
 

@@ -205,7 +205,7 @@ def summarise(sums: Mapping[str, Tensor | float]) -> dict[str, float]:
     result = {}
     for name, value in values.items():
         if name.startswith("loss/"):
-            result[name] = value
+            result[name] = value + 0.0  # a loss of nothing is 0, not -0
         elif not name.startswith("_"):
             total = engine if name in _OVER_ENGINE else weight
             if total > 0:

@@ -84,6 +84,7 @@ class PolicyLearner:
     ) -> dict[str, float]:
         """One optimiser step. Denominators are over all rows, so micro-batching never changes the gradient.
 
+        Where no row has an advantage, the weights stay and the metrics are those of one micro-batch's forward pass.
         A sequence of the aggregation is a whole trajectory, however many rows its context was cut into.
         """
         cfg, rows = self.cfg, minibatch.rows
@@ -92,12 +93,18 @@ class PolicyLearner:
         weights = weights[torch.from_numpy(minibatch.trajectory)]
         # Rows without any advantage have no gradient when there is no KL term: their forward is not needed.
         needed = [i for i, r in enumerate(rows) if cfg.kl_coef != 0 or np.any(r.advantage)]
+        learns = bool(needed)
+        if not learns:  # entropy and the engine's KL are watched in every step; one micro-batch tells them
+            needed = list(range(len(rows)))
         sums: dict[str, Tensor] = {}
         entropy, sampled = 0.0, 0
-        batches = pack([rows[i] for i in needed], self.micro_batch_tokens, cfg.mask_observations)
+        batches = pack([rows[i] for i in needed], self.micro_batch_tokens, cfg.mask_observations)[
+            : None if learns else 1
+        ]
         for number, batch in enumerate(batches):
             batch = batch.to(next(self.model.parameters()).device)
-            logp, entropies = token_logprobs(self.model, batch, self.temperature)
+            with torch.set_grad_enabled(learns):
+                logp, entropies = token_logprobs(self.model, batch, self.temperature)
             old_logp = logp.detach()
             if old is not None:
                 old_logp = gather_rows(old, [rows[i] for i in needed], batch)
@@ -113,7 +120,8 @@ class PolicyLearner:
                 engine_logp=torch.where(batch.sampled, batch.engine_logp, torch.nan),
                 ref_logp=self._reference_logprobs(batch),
             )
-            loss.backward()
+            if learns:
+                loss.backward()
             for key, value in stats.items():
                 sums[key] = sums.get(key, torch.zeros(())) + value.cpu()
             entropy += float(entropies[batch.sampled].sum())
@@ -122,18 +130,17 @@ class PolicyLearner:
                 tick((number + 1) / len(batches))
         rate = learning_rate(cfg.learning_rate, self.updates, cfg.warmup_steps)
         metrics = summarise(sums)
-        if batches:
+        if learns:
             metrics["policy/grad_norm"] = self.optimizer.step(rate, cfg.max_grad_norm)
         if sampled:
             metrics["policy/entropy"] = entropy / sampled
         self.updates += 1
         metrics["policy/learning_rate"] = rate
-        metrics["train/rows"] = float(len(needed))
-        metrics["train/tokens"] = float(sum(len(b.ids) for b in batches))
-        metrics["train/attended"] = float(sum(b.attended for b in batches))
-        if self.reference is not None:
-            metrics["train/tokens_forward"] = metrics["train/tokens"]
-            metrics["train/attended_forward"] = metrics["train/attended"]
+        tokens, attended = float(sum(len(b.ids) for b in batches)), float(sum(b.attended for b in batches))
+        metrics["train/rows"] = float(len(needed)) if learns else 0.0
+        metrics["train/tokens"], metrics["train/attended"] = (tokens, attended) if learns else (0.0, 0.0)
+        if self.reference is not None or not learns:
+            metrics["train/tokens_forward"], metrics["train/attended_forward"] = tokens, attended
         return metrics
 
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
