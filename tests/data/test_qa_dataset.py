@@ -75,6 +75,17 @@ def test_bad_rows_name_file_line_and_field(tmp_path, row, message):
         load_qa_tasks(path, "train", "train")
 
 
+def test_ids_that_repeat_are_told_apart(tmp_path):
+    """Two files of one name that number their rows alike, and a file that uses an id twice."""
+    write(tmp_path / "corpus.jsonl", CORPUS)
+    write(tmp_path / "dev.jsonl", [qa("held?")])
+    for name, rows in (("nq", [qa("a?", id="0"), qa("b?", id="0")]), ("hop", [qa("c?", id="0"), qa("a?", id="0")])):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "train.jsonl", rows)
+    tasks = list(dataset(tmp_path, train=["nq/train.jsonl", "hop/train.jsonl"]).tasks("train", 0))
+    assert {t.question: t.id for t in tasks} == {"a?": "train/0", "b?": "train/0#2", "c?": "train/0#3"}
+
+
 def test_a_seed_draws_each_distinct_task_once(folder):
     data = dataset(folder)
     drawn = [t.hash for t in data.tasks("train", 0)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.envs.base import Task
@@ -22,6 +24,16 @@ def under(root: Path | None, file: str) -> str:
     path = root / Path(file).expanduser()
     looks_local = path.exists() or file.count("/") != 1 or "." in file.rpartition("/")[2]
     return str(path) if looks_local else file
+
+
+def told_apart(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks; an id that stood before gets a number (files of one name may each begin at row 0): ``dev/0#2``."""
+    seen: Counter[str] = Counter()
+    found = []
+    for task in tasks:
+        seen[task.id] += 1
+        found.append(task if seen[task.id] == 1 else replace(task, id=f"{task.id}#{seen[task.id]}"))
+    return found
 
 
 def refuse_leaks(variant: str, heldout: Sequence[Task], training: Sequence[Task], noun: str) -> None:

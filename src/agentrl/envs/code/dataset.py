@@ -19,7 +19,7 @@ from agentrl.data import Rows, as_text, load_rows, parse_json
 from agentrl.envs.base import Task
 from agentrl.envs.code import answers
 from agentrl.envs.code.equivalence import KINDS
-from agentrl.envs.variant_files import listed, refuse_leaks, under
+from agentrl.envs.variant_files import listed, refuse_leaks, told_apart, under
 from agentrl.errors import UserError, nearest
 
 TRAIN = "train"
@@ -71,7 +71,7 @@ class ProblemFiles:
             for file in self._files[variant]:
                 for task in problem_tasks(self._read(file), file, variant):
                     tasks.setdefault(task.hash, task)
-            self._by_variant[variant] = list(tasks.values())
+            self._by_variant[variant] = told_apart(tasks.values())
         return self._by_variant[variant]
 
     def _read(self, file: str) -> Rows:

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentrl.data import Rows, as_text, load_rows
 from agentrl.envs.base import Task
-from agentrl.envs.variant_files import listed, refuse_leaks, under
+from agentrl.envs.variant_files import listed, refuse_leaks, told_apart, under
 from agentrl.errors import UserError, nearest
 from agentrl.retrieval import Retriever, build
 from agentrl.retrieval.passages import Passages, open_passages
@@ -185,7 +185,7 @@ class QADataset:
             for file in self._files[variant]:
                 for task in _tasks(self._read(file), file, variant, split, corpus_hash):
                     tasks.setdefault(task.hash, task)
-            self._by_variant[variant] = list(tasks.values())
+            self._by_variant[variant] = told_apart(tasks.values())
         return self._by_variant[variant]
 
     def _read(self, file: str) -> Rows:
