@@ -293,3 +293,20 @@ def test_reward_kinds_agree_with_the_rewards() -> None:
     from agentrl.rewards.build import KINDS
 
     assert set(KINDS) == set(rules.REWARD_KINDS)
+
+
+def test_paths_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on from another folder; ~ is the home folder; a run folder as a model is its last checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("model", "home/start"):
+        Path(name).mkdir(parents=True)
+    Path("traces.jsonl").touch()
+    step = Path("run/checkpoints/step-000004")
+    step.mkdir(parents=True)
+    (step / "checkpoint.json").write_text('{"step": 4, "best": false, "saved": 0.0, "files": {}}')
+    cfg = compose(["model.path=model", "model.init=run", "sft.source=traces.jsonl"])
+    assert cfg.model.path == str(tmp_path / "model") and cfg.sft.source == str(tmp_path / "traces.jsonl")
+    assert cfg.model.init == str(tmp_path / step)
+    assert compose(['model.init="~/start"']).model.init == str(tmp_path / "home/start")
+    assert compose(["model.path=owner/name"]).model.path == "owner/name"

@@ -43,6 +43,7 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (
     rules.check_together(cfg, stage)
     _check_env(cfg, where, {v.key: v.raw for v in values if v.raw is not None})
     _check_paths(cfg)
+    _settle_paths(cfg)
     return cfg
 
 
@@ -156,6 +157,24 @@ def _check_paths(cfg: Config) -> None:
     prm = cfg.reward.prm.init
     if prm is not None and not Path(prm).expanduser().is_dir():
         raise UserError(f"reward.prm.init={prm}: there is no such model folder{_sibling(prm)}")
+
+
+def _settle_paths(cfg: Config) -> None:
+    """Paths as a run must remember them: whole, so that it can go on from another folder. A run folder as a model
+    stands for its last checkpoint."""
+    from agentrl.runs.checkpoints import resolve_checkpoint
+
+    for group in (cfg.model, cfg.reward.prm):
+        if group.init is not None:
+            group.init = str(resolve_checkpoint(group.init))
+    for paths, key in ((cfg.model, "path"), (cfg.sft, "source"), (cfg.algo.dpo, "source")):
+        path = getattr(paths, key)
+        if path is not None and (folder := Path(path).expanduser()).exists():
+            setattr(paths, key, str(folder.resolve()))
+    for component in cfg.reward.components.values():
+        path = component.options.get("path") if component.kind == "model" else None
+        if isinstance(path, str) and (folder := Path(path).expanduser()).is_dir():
+            component.options["path"] = str(folder.resolve())
 
 
 def _looks_local(path: str) -> bool:

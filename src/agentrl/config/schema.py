@@ -226,7 +226,7 @@ class TrainConfig:
     seed: int = 0
     save_every: int = 5  # steps between checkpoints; the last step is always saved
     keep: int = 2  # checkpoints kept besides last and best
-    eval_every: int = 0  # steps between evaluations on a small panel; 0 = off
+    eval_every: int = 0  # steps between evaluations on a small panel, which choose the best checkpoint; 0 = off
     eval_tasks: int = 32
     micro_batch_tokens: int = 4096  # tokens per forward/backward
     stop_on_collapse: bool = False

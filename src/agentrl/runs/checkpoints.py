@@ -193,6 +193,16 @@ def read_marker(folder: Path) -> dict[str, Any] | None:
     return dict(marker)
 
 
+def resolve_checkpoint(path: str | Path) -> Path:
+    """The checkpoint folder that a user's ``path`` means: a run folder stands for its last checkpoint, links are
+    followed. A path that does not exist is given back.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file() and (last := CheckpointStore(folder).last()) is not None:
+        folder = last
+    return folder.resolve() if folder.exists() else folder
+
+
 def newest(root: Path | str, stage: str, env: str, model: str) -> Path | None:
     """The most recently saved complete checkpoint of ``stage`` for that environment and model, or None.
 

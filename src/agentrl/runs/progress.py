@@ -22,6 +22,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
+def plain_console() -> Console:
+    """Stderr for a stage's messages: text as it is (a path may hold brackets), never broken where the window ends."""
+    return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+
 class Progress:
     """Shows stage, step k/n, the numbers given to ``update``, elapsed time and time left.
 

@@ -33,12 +33,12 @@ from agentrl.evaluate.tables import interval_text
 from agentrl.rollout.trajectory import Group
 from agentrl.runs import files
 from agentrl.runs.budget import NAMES, Budget
-from agentrl.runs.checkpoints import newest
+from agentrl.runs.checkpoints import newest, resolve_checkpoint
 from agentrl.runs.folder import Run, model_key
 from agentrl.runs.progress import Progress
 from agentrl.stages import estimate
 from agentrl.stages.common import TaskStream, starting_point
-from agentrl.stages.evaluate import Policy, describe, evaluate_one, resolve_checkpoint
+from agentrl.stages.evaluate import Policy, describe, evaluate_one
 from agentrl.stages.train import SELF_TEST_TASKS
 
 UNPRICED = "the cost was not measured: the reward comes first"

@@ -229,7 +229,11 @@ def main(cfg: Config, steps: int) -> Forecast:
         raise UserError("train.steps=0: there is nothing to estimate")
     found = calibrate(cfg, min(steps, cfg.train.steps))
     path = store(cfg, found)
-    console.print(f"{found.steps} steps of RL on {cfg.env.name}, forecast from {found.calibration} (80 % interval):")
+    console.print(
+        f"{found.steps} steps of RL on {cfg.env.name}, forecast from {found.calibration} (80 % interval):",
+        markup=False,
+        soft_wrap=True,
+    )
     for name in NAMES:
         limit = getattr(cfg.budget, name)
         if not getattr(found.mean, name) and limit is None:

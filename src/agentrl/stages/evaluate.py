@@ -23,7 +23,7 @@ from agentrl.evaluate import tables
 from agentrl.evaluate.panels import History, Panel, eval_panels, history_of
 from agentrl.runs import files
 from agentrl.runs.budget import Budget, BudgetSpent
-from agentrl.runs.checkpoints import CheckpointStore, newest
+from agentrl.runs.checkpoints import newest, resolve_checkpoint
 from agentrl.runs.folder import Run, model_key, read_facts
 from agentrl.runs.ledger import Ledger, shape_of
 from agentrl.runs.progress import Progress
@@ -106,7 +106,9 @@ def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: 
                 f"env={env}`, or name one with --checkpoint PATH, or evaluate the base model with --base"
             )
         else:
-            console.print(f"no checkpoint of env={env} model={model} below {root}/: the base model alone")
+            console.print(
+                Text(f"no checkpoint of env={env} model={model} below {root}/: the base model alone"), soft_wrap=True
+            )
     policies = [Policy("base", None, model_key(cfg.model), 0)] if base else []
     if remote:
         policies.append(Policy(f"prompted {cfg.engine.model}", None, str(cfg.engine.model), 0, remote=True))
@@ -114,14 +116,6 @@ def find_policies(cfg: Config, checkpoints: Sequence[str], base: bool, console: 
         check_checkpoint(folder)
         policies.append(describe(folder, cfg, {p.name for p in policies}))
     return policies
-
-
-def resolve_checkpoint(path: str) -> Path:
-    """A checkpoint folder; a run folder stands for its last checkpoint, and links are followed."""
-    folder = Path(path)
-    if not (folder / "config.json").is_file() and (last := CheckpointStore(folder).last()) is not None:
-        folder = last
-    return folder.resolve() if folder.exists() else folder
 
 
 def describe(folder: Path, cfg: Config, taken: set[str]) -> Policy:

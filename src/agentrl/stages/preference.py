@@ -153,7 +153,7 @@ def train(
         while state.step < cfg.train.steps:
             if (spent := budget.spent()) is not None and last is not None:
                 run.outcome = "budget_spent"
-                console.print(f"{spent}: stopped after step {state.step}, saved", markup=False, soft_wrap=True)
+                console.print(f"{spent}: stopped after step {state.step}, saved")
                 break
             started = time.monotonic()
             batch = batch_of(pairs, cfg.algo.dpo.batch_size, state.step, cfg.train.seed)
@@ -174,7 +174,7 @@ def train(
             run.record(step, metrics)
             for warning in warnings:
                 run.warn(step, warning.name, warning.message)
-                console.print(f"[warning: {warning.name}] {warning.message}", markup=False)
+                console.print(f"[warning: {warning.name}] {warning.message}")
             progress.update(
                 step,
                 loss=metrics["loss/policy"],

@@ -22,7 +22,7 @@ from agentrl.runs.budget import Budget, BudgetSpent
 from agentrl.runs.folder import Run
 from agentrl.runs.interrupt import Interrupt
 from agentrl.runs.ledger import shape_of
-from agentrl.runs.progress import Progress
+from agentrl.runs.progress import Progress, plain_console
 from agentrl.stages.common import RolloutKit, load_rollout
 
 MAX_GRAD_NORM = 1.0
@@ -33,7 +33,7 @@ def main(cfg: Config) -> Path | None:
 
     Raises UserError, RunError, KeyboardInterrupt.
     """
-    console = Console(stderr=True)
+    console = plain_console()
     if cfg.run.resume:
         raise UserError("run.resume works for train; a cold start is short, so start it again")
     run = Run.create(cfg, "sft", sys.argv)
@@ -47,9 +47,7 @@ def main(cfg: Config) -> Path | None:
         try:
             checkpoint = fit(cfg, kit, run, console)
         except BudgetSpent as spent:
-            console.print(
-                f"{spent}: stopped before the first step, so there is no checkpoint", markup=False, soft_wrap=True
-            )
+            console.print(f"{spent}: stopped before the first step, so there is no checkpoint")
             run.outcome, checkpoint = "budget_spent", None
     if checkpoint is not None:
         console.print(f"checkpoint: {checkpoint}")
@@ -117,7 +115,7 @@ def fit(cfg: Config, kit: RolloutKit, run: Run, console: Console) -> Path:
             if interrupt.requested:
                 raise KeyboardInterrupt
             if spent is not None:
-                console.print(f"{spent}: stopped after step {step} of {total}, saved", markup=False, soft_wrap=True)
+                console.print(f"{spent}: stopped after step {step} of {total}, saved")
                 run.outcome = "budget_spent"
                 break
             if worse > cfg.sft.patience:

@@ -21,7 +21,7 @@ from agentrl.algos.sampling_filter import has_spread
 from agentrl.allocator import give_back
 from agentrl.config.rules import CHANGEABLE, check_budget
 from agentrl.config.schema import Config, LoraConfig
-from agentrl.errors import RunError
+from agentrl.errors import RunError, UserError
 from agentrl.evaluate.panels import Panel, append_hashes, build_panel, history_of, record_hashes
 from agentrl.evaluate.runner import quick_eval
 from agentrl.learn.dpo import DpoLearner
@@ -39,7 +39,7 @@ from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.hacks import HackWatch, hack_lines, hack_metrics
 from agentrl.runs.interrupt import Interrupt
 from agentrl.runs.ledger import shape_of
-from agentrl.runs.progress import Progress
+from agentrl.runs.progress import Progress, plain_console
 from agentrl.stages import estimate, preference
 from agentrl.stages.common import (
     RolloutKit,
@@ -105,7 +105,7 @@ def main(cfg: Config, given: AbstractSet[str] = frozenset()) -> Path:
     A resumed run follows the config stored in its folder, but for those of ``CHANGEABLE`` that are among the ``given``
     keys: they are taken from ``cfg``.
     """
-    console = Console(stderr=True)
+    console = plain_console()
     cfg, run, start, checkpoint = begin(cfg, given, console)
     if cfg.algo.dpo.source is not None:
         return preference.main(cfg, run, start, checkpoint, console)
@@ -123,9 +123,9 @@ def main(cfg: Config, given: AbstractSet[str] = frozenset()) -> Path:
             last = train(cfg, kit, rewards, state, run, console)
         finally:
             for line in hack_lines(run.hacks()):
-                console.print(line, markup=False, soft_wrap=True)
+                console.print(line)
         for line in estimate.end(run, state.step):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line)
     console.print(f"checkpoint: {last}")
     return last
 
@@ -136,6 +136,10 @@ def begin(cfg: Config, given: AbstractSet[str], console: Console) -> tuple[Confi
     """
     if cfg.run.resume:
         run = Run.open(resolve_run(cfg.run.resume, cfg.run.root))
+        if (stage := run.facts().get("stage")) != "train":
+            raise UserError(
+                f"run.resume={cfg.run.resume}: {run.dir} is a run of {stage}; only those of train go on here"
+            )
         checkpoint = run.checkpoints.last()
         new, cfg = cfg, run.config()
         cfg.run.resume = new.run.resume
@@ -150,13 +154,11 @@ def begin(cfg: Config, given: AbstractSet[str], console: Console) -> tuple[Confi
     start = starting_point(cfg, ("sft",))
     # What was found goes into the stored config: a resumed run must not look for something newer.
     cfg = replace(cfg, model=replace(cfg.model, init=str(start.resolve()) if start else None))
-    cfg.algo.dpo.source, cfg.reward.prm.init = map(absolute, (cfg.algo.dpo.source, cfg.reward.prm.init))
     learned = [cfg.reward.prm.init] if cfg.reward.prm.init else []
     for component in cfg.reward.components.values():
         path = component.options.get("path") if component.kind == "model" else None
-        if path and Path(path).expanduser().is_dir():  # else a Hub id
-            component.options["path"] = absolute(path)
-            learned.append(component.options["path"])
+        if path and Path(path).is_dir():  # else a Hub id
+            learned.append(path)
     run = Run.create(cfg, "train", sys.argv)
     run.update(starts_from=cfg.model.init)
     # What a reward was fitted on is no fresh task for the policy that it taught.
@@ -172,11 +174,6 @@ def begin(cfg: Config, given: AbstractSet[str], console: Console) -> tuple[Confi
     return cfg, run, start, None
 
 
-def absolute(path: str | None) -> str | None:
-    """A path of the config as it must stand in a run that may be resumed from another folder."""
-    return None if path is None else str(Path(path).expanduser().resolve())
-
-
 def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run: Run, console: Console) -> Path:
     """The training loop: one step from top to bottom."""
     panel = small_panel(cfg, kit, run)
@@ -187,7 +184,7 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
     rewards.take_costs()  # what came before the run's steps is not theirs
     broken = False
     if told := estimate.begin(cfg, run, state.step):
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        console.print(told)
     with Progress("train", cfg.train.steps, done=state.step) as progress, Interrupt() as interrupt:
         while state.step < cfg.train.steps:
             step = state.step + 1
@@ -202,8 +199,6 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
                 console.print(
                     f"{spent}: stopped after step {state.step}, saved; to go on with a larger budget: "
                     f"agentrl train run.resume={run.dir} budget.{spent.name}=…",
-                    markup=False,
-                    soft_wrap=True,
                 )
                 break
             clock.lap("time/rollout_s")
@@ -233,7 +228,7 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
                 run.hack(step, event)
                 if event.new:
                     text = f"[hack: {event.name}] step {step}: {event.message} ({event.count} trajectories, e.g. "
-                    console.print(f"{text}{', '.join(event.examples)})", markup=False, soft_wrap=True)
+                    console.print(f"{text}{', '.join(event.examples)})")
             hacked = hacks[0] if hacks and cfg.train.on_hack == "stop" else None
             warnings = state.watch.update(step, metrics, groups)
             metrics |= clock.metrics()
@@ -242,10 +237,10 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             metrics |= book.close(step)
             run.record(step, metrics)
             if told := estimate.begin(cfg, run, step):
-                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                console.print(told)
             for warning in warnings:
                 run.warn(step, warning.name, warning.message)
-                console.print(f"[warning: {warning.name}] {warning.message}", markup=False)
+                console.print(f"[warning: {warning.name}] {warning.message}")
             progress.update(
                 step,
                 reward=metrics.get("reward/mean"),
@@ -256,6 +251,7 @@ def train(cfg: Config, kit: RolloutKit, rewards: Rewards, state: TrainState, run
             collapsed = bool(warnings) and cfg.train.stop_on_collapse
             broken = any(w.name == "not_finite" for w in warnings)
             due = step % cfg.train.save_every == 0 or step == cfg.train.steps or budget.spent() is not None
+            due = due or (panel is not None and quality(cfg, metrics) > state.best)
             if not broken and (due or interrupt.requested or collapsed or hacked):
                 with book.timed("save"):
                     last = save(cfg, kit, state, run, metrics)
@@ -375,8 +371,8 @@ def within(budget: Budget, kit: RolloutKit, rewards: Rewards, state: TrainState)
 
 
 def save(cfg: Config, kit: RolloutKit, state: TrainState, run: Run, metrics: dict[str, float]) -> Path:
-    """Save a checkpoint; it is the best one when its evaluation (or else the training success) is the highest yet."""
-    score = metrics.get("eval/success", metrics.get("success/mean", -math.inf))
+    """Save a checkpoint; it is the best one when its ``quality`` is the highest yet."""
+    score = quality(cfg, metrics)
     best = score > state.best
     state.best = max(state.best, score)
 
@@ -385,6 +381,14 @@ def save(cfg: Config, kit: RolloutKit, state: TrainState, run: Run, metrics: dic
         state.save(folder)
 
     return run.checkpoints.save(state.step, write, cfg.train.keep, best=best)
+
+
+def quality(cfg: Config, metrics: Mapping[str, float]) -> float:
+    """By what the best checkpoint is chosen: success on the small panel where the run has one, else in training.
+
+    -inf for a step that was not evaluated: the two are numbers of different tasks.
+    """
+    return metrics.get("eval/success" if cfg.train.eval_every > 0 else "success/mean", -math.inf)
 
 
 def small_panel(cfg: Config, kit: RolloutKit, run: Run) -> Panel | None:

@@ -28,7 +28,7 @@ from agentrl.runs.budget import Budget, BudgetSpent
 from agentrl.runs.folder import Run, resolve_run
 from agentrl.runs.interrupt import Interrupt
 from agentrl.runs.ledger import shape_of
-from agentrl.runs.progress import Progress
+from agentrl.runs.progress import Progress, plain_console
 from agentrl.stages.common import available_cores
 
 MAX_GRAD_NORM = 1.0
@@ -41,7 +41,7 @@ def main(cfg: Config) -> Path:
 
     A budget that is spent ends the fit, saved, after the step that spent it.
     """
-    console = Console(stderr=True)
+    console = plain_console()
     settings = cfg.reward_model
     if cfg.run.resume:
         raise UserError("run.resume works for train; fitting a reward model is short, so start it again")
@@ -149,7 +149,7 @@ def fit(
             if interrupt.requested:
                 raise KeyboardInterrupt
             if spent is not None:
-                console.print(f"{spent}: stopped after step {step} of {total}, saved", markup=False, soft_wrap=True)
+                console.print(f"{spent}: stopped after step {step} of {total}, saved")
                 run.outcome = "budget_spent"
                 break
     assert checkpoint is not None
