@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "close":
             return self.connection.close()
         if fault == "slow":
-            time.sleep(2.0)
+            time.sleep(5.0)
         if fault == "garbage":
             return self.answer(200, b"<html>not json</html>")
         if fault == "trickle":

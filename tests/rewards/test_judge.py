@@ -82,7 +82,7 @@ def test_a_passing_fault_costs_one_retry_and_a_lasting_one_the_score(
     server: JudgeServer, fault: Any, kind: str
 ) -> None:
     made = group("2")
-    timeout = 1.0 if kind == "timeout" else 120.0
+    timeout = 2.5 if kind == "timeout" else 120.0
     scorer = judge(server, timeout_s=timeout)
     server.faults = [fault]
     metrics = scorer.score([made], step=0)
