@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "1000")
             self.end_headers()
             with suppress(OSError):  # the client has gone
-                for _ in range(20):
+                for _ in range(60):
                     self.wfile.write(b" ")
                     self.wfile.flush()
                     time.sleep(0.1)
