@@ -301,10 +301,12 @@ def test_paths_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("model", "home/start"):
         Path(name).mkdir(parents=True)
-    Path("traces.jsonl").touch()
+    for name in ("traces.jsonl", "home/start/config.json"):
+        Path(name).touch()
     step = Path("run/checkpoints/step-000004")
     step.mkdir(parents=True)
     (step / "checkpoint.json").write_text('{"step": 4, "best": false, "saved": 0.0, "files": {}}')
+    (step / "config.json").touch()
     cfg = compose(["model.path=model", "model.init=run", "sft.source=traces.jsonl"])
     assert cfg.model.path == str(tmp_path / "model") and cfg.sft.source == str(tmp_path / "traces.jsonl")
     assert cfg.model.init == str(tmp_path / step)

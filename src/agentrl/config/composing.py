@@ -164,9 +164,12 @@ def _settle_paths(cfg: Config) -> None:
     stands for its last checkpoint."""
     from agentrl.runs.checkpoints import resolve_checkpoint
 
-    for group in (cfg.model, cfg.reward.prm):
+    for key, group in (("model.init", cfg.model), ("reward.prm.init", cfg.reward.prm)):
         if group.init is not None:
-            group.init = str(resolve_checkpoint(group.init))
+            found = resolve_checkpoint(group.init)
+            if not (found / "config.json").is_file():
+                raise UserError(f"{key}={group.init}: {found} is no model folder, nor a run with a checkpoint")
+            group.init = str(found)
     for paths, key in ((cfg.model, "path"), (cfg.sft, "source"), (cfg.algo.dpo, "source")):
         path = getattr(paths, key)
         if path is not None and (folder := Path(path).expanduser()).exists():
