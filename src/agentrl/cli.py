@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -416,13 +418,27 @@ COMPUTING = ("sft-coldstart", "train-reward", "train", "eval", "estimate", "cont
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0 done, 1 failed, 2 wrong input, 3 a verdict against, 130 interrupted."""
+    """Run one command, by default this process's own.
+
+    Returns the exit code: 0 done, 1 failed, 2 wrong input, 3 a verdict against, 130 interrupted.
+    """
     # The tokenizers library warns and slows down when its own threads meet ours.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None and args[:1] and args[0] in COMPUTING:
         restart_with_huge_pages(args)
+    code = _run(args)
+    if argv is None and any(not t.daemon and t is not threading.main_thread() for t in threading.enumerate()):
+        # A tool call hangs, and the interpreter would wait for it. What else it does at its end is done here.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run(args: list[str]) -> int:
     try:
         code = app(args, prog_name="agentrl", standalone_mode=False)
         sys.stdout.flush()

@@ -97,6 +97,38 @@ def test_ctrl_c_finishes_the_step_saves_and_exits_130(whole, cold, tmp_path):
     assert_identical_but_for_checkpoints(folder, whole)
 
 
+def test_ctrl_c_twice_ends_a_run_whose_tool_hangs(tmp_path):
+    (tmp_path / "hanging.py").write_text(
+        "import pathlib, time\n"
+        "from stages.calling import CallingEnv, CallingSpec\n"
+        "class Env(CallingEnv):\n"
+        "    def step(self, action):\n"
+        "        pathlib.Path('called').touch()\n"
+        "        time.sleep(3600)\n"
+        "class Spec(CallingSpec):\n"
+        "    def make(self):\n"
+        "        return Env(self)\n"
+    )
+    argv = ["train", "model=tiny", "env.name=h", "env.spec=hanging:Spec", "env.max_turn_tokens=4", "engine.threads=1"]
+    argv += ["rollout.max_tokens=64", "algo.group_size=2", "algo.prompts_per_step=1", "run.tracker=none", "run.dir=run"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", "agentrl", *argv]
+    with (tmp_path / "log").open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=tmp_path)
+        try:
+            end = time.monotonic() + 240
+            while not (tmp_path / "called").exists() and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            while "press Ctrl-C again" not in (tmp_path / "log").read_text() and time.monotonic() < end:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(240) == 130, (tmp_path / "log").read_text()
+        finally:
+            process.kill()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+
+
 def assert_identical_but_for_checkpoints(folder: Path, whole: Path) -> None:
     """An extra checkpoint was saved, and may be the best one; everything else is the same."""
     assert metrics_of(folder) == metrics_of(whole)

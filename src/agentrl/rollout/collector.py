@@ -98,6 +98,20 @@ class Guarded:
         self._call("close")
 
 
+@contextmanager
+def workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for environments, waited for at the end; but not after Ctrl-C, for a call may hang."""
+    pool = ThreadPoolExecutor(count)
+    wait = True
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait, cancel_futures=True)
+
+
 @dataclass
 class Episode:
     """One running trajectory."""
@@ -176,7 +190,7 @@ class Collector:
         total, clock, order = len(tasks) * members, 0, 0
         finished = total - len(episodes)
         pending: list[Pending] = []
-        with self._closing(episodes), ThreadPoolExecutor(self.env.tool_workers) as pool:
+        with self._closing(episodes), workers(self.env.tool_workers) as pool:
             while episodes:
                 if self.on_step:
                     self.on_step()

@@ -16,13 +16,13 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 
 from agentrl.chat import ChatClient, ChatError, Reply
 from agentrl.config.schema import EngineConfig, EnvConfig, RolloutConfig
 from agentrl.envs.base import EnvSpec, Message, Observation, Outcome, Task
 from agentrl.errors import RunError, UserError
-from agentrl.rollout.collector import Guarded
+from agentrl.rollout.collector import Guarded, workers
 from agentrl.rollout.sampling import Sampling
 from agentrl.rollout.trajectory import Group, StopReason, Trajectory, Turn
 
@@ -72,21 +72,19 @@ class ChatCollector:
             groups.append([Trajectory(task, member, step, rows=[]) for member in range(first, first + members)])
         everything = [t for group in groups for t in group]
         self._stop.clear()
-        pool = ThreadPoolExecutor(self.engine.slots)
-        try:
-            waiting = {pool.submit(self._play, t, sampling, seed) for t in everything}
-            while waiting:
-                if self.on_step:
-                    self.on_step()
-                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                if done and on_progress:
-                    on_progress(len(everything) - len(waiting), len(everything))
-        finally:
-            # After an error or Ctrl-C: no further episode begins, and running ones end after their call.
-            self._stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+        with workers(self.engine.slots) as pool:
+            try:
+                waiting = {pool.submit(self._play, t, sampling, seed) for t in everything}
+                while waiting:
+                    if self.on_step:
+                        self.on_step()
+                    done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
+                    for future in done:
+                        future.result()
+                    if done and on_progress:
+                        on_progress(len(everything) - len(waiting), len(everything))
+            finally:
+                self._stop.set()  # after an error no further episode begins, and running ones end after their call
         if everything and all(t.stop_reason is StopReason.ERROR for t in everything):
             raise RunError(f"all {len(everything)} episodes failed: {everything[0].error}")
         return [Group(task, group) for task, group in zip(tasks, groups, strict=True)]
