@@ -103,6 +103,13 @@ def test_help_and_errors_load_nothing_heavy(args: list[str], code: int, allowed:
     assert int(found) == code and heavy & set(modules) <= allowed
 
 
+def test_help_starts_one_process_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "execve", lambda *a: pytest.fail("started again"))
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(sys, "argv", ["agentrl", "train", "--help"])
+    assert main() == 0 and "Config groups" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("args", "parts"),
     [

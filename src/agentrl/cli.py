@@ -426,7 +426,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     args = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and args[:1] and args[0] in COMPUTING:
+    if argv is None and args[:1] and args[0] in COMPUTING and not {"--help", "-h", "--cfg"}.intersection(args):
         restart_with_huge_pages(args)
     code = _run(args)
     if argv is None and any(not t.daemon and t is not threading.main_thread() for t in threading.enumerate()):
