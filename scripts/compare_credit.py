@@ -33,9 +33,11 @@ ARMS: dict[str, tuple[str, ...]] = {
     "iStar": ("algo=istar", "reward=implicit_step"),
     "potential": ("algo=istar", "reward=potential"),
 }
-COMMON = ("env=rooms", "model=tiny", "engine.threads=1", "run.tracker=none")
+COMMON = ("env=rooms", "env.options.slips=0.1", "model=tiny", "engine.threads=1", "run.tracker=none")
 CONTEXT = ("rollout.max_tokens=160", "rollout.window=1")  # observations can be acted on without anything before them
-SFT = ("sft.traces=300", "sft.epochs=6", "sft.batch_size=16", "sft.learning_rate=5e-3", "sft.patience=9")
+# The map is learned late and quickly: two passes succeed in 3 % of the episodes, ten in 90 %. Five leave a policy that
+# succeeds in about one of four, which RL can build on in a few dozen steps.
+SFT = ("sft.traces=400", "sft.epochs=5", "sft.batch_size=4", "sft.learning_rate=5e-3", "sft.patience=9")
 RL = (
     "algo.group_size=8", "algo.prompts_per_step=8", "algo.learning_rate=1e-3", "engine.slots=64",
     "train.save_every=20", "train.keep=0", "run.trajectories=false",
@@ -257,7 +259,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("outputs/compare_credit"))
     parser.add_argument("--seeds", type=int, default=3, help="2 to 10 for intervals")
-    parser.add_argument("--budget", type=float, default=1.5e12, help="floating-point operations of a run")
+    parser.add_argument("--budget", type=float, default=1.2e12, help="floating-point operations of a run")
     parser.add_argument("--max-steps", type=int, default=400)
     parser.add_argument("--tasks", type=int, default=150, help="tasks a variant in the evaluation")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
