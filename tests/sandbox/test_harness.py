@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -52,6 +54,36 @@ def test_the_breaker_stops_a_run_whose_sandbox_keeps_failing(
             confined.run("print(1)")
     finally:
         confined._recent = recent
+
+
+def test_a_harness_without_descriptors_is_no_fault_of_the_program(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is this process's own: typed, counted, nothing left open, and the sandbox works again after it."""
+    recent, before = sandbox._recent.copy(), psutil.Process().num_fds()
+    while sandbox._prepared:
+        sandbox._prepared.pop().close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(4):
+            os.close(held.pop())
+        failed = [sandbox.run("print(1)"), sandbox.session().run("print(1)")]
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        sandbox._recent = recent
+    assert {r.status for r in failed} == {Status.INFRA_ERROR} and "descriptors" in failed[0].note
+    assert psutil.Process().num_fds() <= before
+    assert sandbox.run("print(1)").stdout == "1\n"
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(SandboxUnavailable, match="No such file"):
+        Sandbox.open(level=1, preload=())
 
 
 def test_refusals_name_what_to_do() -> None:

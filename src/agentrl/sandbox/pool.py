@@ -172,7 +172,7 @@ class Sandbox:
                         box.wait_ready()
                         pending = {"code": order.pack() + source, "stdin": stdin.encode("utf-8", "surrogatepass")}
                         result = converse(box, pending, limits)
-                except WorkerFailed as error:
+                except (WorkerFailed, OSError) as error:  # of this process or its control groups, never the program's
                     failure = str(error)
                     self.counts["retries"] += 1
                     continue

@@ -113,6 +113,28 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
     return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
+def _channels(kind: str) -> tuple[socket.socket, socket.socket, dict[str, int], list[int]]:
+    """Both ends of the control channel, our ends of the pipes by name, and the program's. Raises OSError."""
+    with contextlib.ExitStack() as undo:
+        control, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(control.close)
+        undo.callback(inner.close)
+        ours: dict[str, int] = {}
+        theirs: list[int] = []
+        for name in ("stdin", "stdout", "stderr", "code"):
+            read, write = os.pipe()
+            undo.callback(os.close, read)
+            undo.callback(os.close, write)
+            mine, other = (read, write) if name in ("stdout", "stderr") else (write, read)
+            os.set_blocking(mine, False)
+            ours[name] = mine
+            theirs.append(other)
+        if kind == "session":
+            ours["code_read"] = os.dup(theirs[3])
+        undo.pop_all()
+        return control, inner, ours, theirs
+
+
 class Worker:
     """A running fork server. Thread-safe. ``facts`` is what it said about itself when it was ready."""
 
@@ -125,19 +147,23 @@ class Worker:
         self._slots = 0
         self._first_uid = config["uid_map"][0]
         self.closed = False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket = ours
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-s", "-S", "-B", BOOT, str(theirs.fileno())],
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                cwd="/",
-            )
+        try:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-s", "-S", "-B", BOOT, str(theirs.fileno())],
+                    env=ENVIRONMENT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    cwd="/",
+                )
+        except OSError as error:
+            if cgroup is not None:
+                cgroup.remove()
+            raise WorkerFailed(f"the fork server cannot be started: {error}") from None
         try:
             self.facts = self._start(config)
         except BaseException:
@@ -175,21 +201,17 @@ class Worker:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def spawn(self, kind: str = "call") -> Box:
-        """Order one sandbox; it is ready some milliseconds later. Raises WorkerGone."""
+        """Order one sandbox; it is ready some milliseconds later.
+
+        Raises WorkerGone, and WorkerFailed where this process has no descriptors left.
+        """
+        try:
+            control, inner, ours, theirs = _channels(kind)
+        except OSError as error:
+            raise WorkerFailed(f"a sandbox needs descriptors: {error}") from None
         with self._lock:
             slot = self._free.pop() if self._free else self._slots
             self._slots = max(self._slots, slot + 1)
-        ours: dict[str, int] = {}
-        theirs: list[int] = []
-        control, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for name in ("stdin", "stdout", "stderr", "code"):
-            read, write = os.pipe()
-            mine, other = (read, write) if name in ("stdout", "stderr") else (write, read)
-            os.set_blocking(mine, False)
-            ours[name] = mine
-            theirs.append(other)
-        if kind == "session":
-            ours["code_read"] = os.dup(theirs[3])
         order = {
             "kind": kind,
             "slot": slot,
