@@ -35,7 +35,7 @@ ARMS: dict[str, tuple[str, ...]] = {
 }
 COMMON = ("env=rooms", "env.options.slips=0.1", "model=tiny", "engine.threads=1", "run.tracker=none")
 CONTEXT = ("rollout.max_tokens=160", "rollout.window=1")  # observations can be acted on without anything before them
-# The map is learned late and quickly: ten passes succeed in about 90 % of the episodes, too few only as often as chance.
+# The map is learned late and quickly: ten passes succeed in about 90 % of episodes, too few only as often as chance.
 # Five leave a policy that succeeds in about one of four (seed 0), which RL can build on in a few dozen steps.
 SFT = ("sft.traces=400", "sft.epochs=5", "sft.batch_size=4", "sft.learning_rate=5e-3", "sft.patience=9")
 RL = (
