@@ -13,8 +13,8 @@ def compiling(monkeypatch):
         cache.cache_clear()
     if not compiled.available():
         pytest.skip("no C++ compiler here")
-    if "amx_bf16" not in build.cpu_flags():
-        pytest.skip("this processor has no AMX tiles")
+    if not build.can_use_tiles():
+        pytest.skip("this processor has neither AMX nor AVX-512 bf16")
     yield
     monkeypatch.undo()
     for cache in caches:

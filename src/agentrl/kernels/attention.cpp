@@ -1,4 +1,4 @@
-// Causal attention over packed rows and its backward pass, for training on a CPU with AMX tiles. Scores are computed a
+// Causal attention over packed rows and its backward pass, for training by tiles. Scores are computed a
 // block of queries and keys at a time and never leave the cache. Compiled for one head size and group (-DSIZE=64
 // -DGROUP=3: the query heads that share a key head).
 //
@@ -68,42 +68,45 @@ static void store_rows(const float *tiles, const Strided &out, const Segment &s,
 
 // 16 keys against both halves of the block's 32 rows, along SIZE: out[16 keys][32 rows].
 static inline void against_rows(const bf16 *keys, const uint32_t *rows, float *out) {
-    _tile_zero(0);
-    _tile_zero(1);
+    Tiles tiles;
+    tile_zero(0);
+    tile_zero(1);
     for (int half = 0; half < HALVES; half++) {
-        _tile_loadd(4, keys + half * DEPTH, SIZE * sizeof(bf16));
-        _tile_loadd(5, rows + half * TILE * TILE, 64);
-        _tile_loadd(6, rows + (HALVES + half) * TILE * TILE, 64);
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_dpbf16ps(1, 4, 6);
+        tile_load(4, keys + half * DEPTH, SIZE * sizeof(bf16));
+        tile_load(5, rows + half * TILE * TILE, 64);
+        tile_load(6, rows + (HALVES + half) * TILE * TILE, 64);
+        tile_add_product(0, 4, 5);
+        tile_add_product(1, 4, 6);
     }
-    _tile_stored(0, out, ROWS * sizeof(float));
-    _tile_stored(1, out + TILE, ROWS * sizeof(float));
+    tile_store(0, out, ROWS * sizeof(float));
+    tile_store(1, out + TILE, ROWS * sizeof(float));
 }
 
 // total[16 keys, SIZE] += left[16 keys, 32 rows] · rows[32 rows, SIZE], in pairs of rows.
 static inline void add_over_rows(const bf16 *left, const uint32_t *rows, float *total) {
-    _tile_loadd(4, left, ROWS * sizeof(bf16));
+    Tiles tiles;
+    tile_load(4, left, ROWS * sizeof(bf16));
     for (int part = 0; part < PARTS; part++) {
-        _tile_loadd(0, total + part * TILE, SIZE * sizeof(float));
-        _tile_loadd(5, rows + part * TILE, SIZE * sizeof(uint32_t));
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_stored(0, total + part * TILE, SIZE * sizeof(float));
+        tile_load(0, total + part * TILE, SIZE * sizeof(float));
+        tile_load(5, rows + part * TILE, SIZE * sizeof(uint32_t));
+        tile_add_product(0, 4, 5);
+        tile_store(0, total + part * TILE, SIZE * sizeof(float));
     }
 }
 
 // total[SIZE, 32 rows], in tiles, += turned[SIZE, 32 keys] · pairs[32 keys, 32 rows], in pairs of keys.
 static inline void add_over_keys(const bf16 *turned, int64_t stride, const uint32_t (*pairs)[TILE][TILE], float *total) {
-    _tile_loadd(5, pairs[0], 64);
-    _tile_loadd(6, pairs[1], 64);
+    Tiles tiles;
+    tile_load(5, pairs[0], 64);
+    tile_load(6, pairs[1], 64);
     for (int part = 0; part < PARTS; part++, total += 2 * TILE * TILE) {
-        _tile_loadd(4, turned + part * TILE * stride, stride * sizeof(bf16));
-        _tile_loadd(0, total, 64);
-        _tile_loadd(1, total + TILE * TILE, 64);
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_dpbf16ps(1, 4, 6);
-        _tile_stored(0, total, 64);
-        _tile_stored(1, total + TILE * TILE, 64);
+        tile_load(4, turned + part * TILE * stride, stride * sizeof(bf16));
+        tile_load(0, total, 64);
+        tile_load(1, total + TILE * TILE, 64);
+        tile_add_product(0, 4, 5);
+        tile_add_product(1, 4, 6);
+        tile_store(0, total, 64);
+        tile_store(1, total + TILE * TILE, 64);
     }
 }
 
@@ -279,12 +282,9 @@ static int64_t seen_by(const Segment &s, int64_t first) {
 extern "C" void attention(const Strided *q, const Strided *k, const Strided *v, const Strided *out, float *sums,
                           int64_t tokens, const Segment *segments, const int64_t *family, int64_t families, int64_t heads,
                           float scale) {
-    const TileConfig config;
 #pragma omp parallel
     {
-        TileConfig before;
-        _tile_storeconfig(&before);
-        _tile_loadconfig(&config);
+        const UseTiles use;
         Keys keys(most_keys(segments, family[families]), false);
 #pragma omp for collapse(2) schedule(dynamic, 1)
         for (int64_t f = 0; f < families; f++)
@@ -306,7 +306,6 @@ extern "C" void attention(const Strided *q, const Strided *k, const Strided *v, 
                             sums[(head * GROUP + (first + r) % GROUP) * tokens + s.start + (first + r) / GROUP] = sum[r];
                     }
                 }
-        _tile_loadconfig(&before);
     }
 }
 
@@ -314,12 +313,9 @@ extern "C" void attention_backward(const Strided *q, const Strided *k, const Str
                                    const Strided *grad, const Strided *grad_q, const Strided *grad_k,
                                    const Strided *grad_v, const float *sums, int64_t tokens, const Segment *segments,
                                    const int64_t *family, int64_t families, int64_t heads, float scale) {
-    const TileConfig config;
 #pragma omp parallel
     {
-        TileConfig before;
-        _tile_storeconfig(&before);
-        _tile_loadconfig(&config);
+        const UseTiles use;
         Keys keys(most_keys(segments, family[families]), true);
         Block *block = new Block;
 #pragma omp for collapse(2) schedule(dynamic, 1)
@@ -339,6 +335,5 @@ extern "C" void attention_backward(const Strided *q, const Strided *k, const Str
                 keys.store(*grad_k, *grad_v, head, base.start, 0, base.length());
             }
         delete block;
-        _tile_loadconfig(&before);
     }
 }

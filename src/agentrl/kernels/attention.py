@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.kernels.build import cpu_flags, library
+from agentrl.kernels.build import tile_library
 
 
 class _Strided(ctypes.Structure):
@@ -66,12 +66,12 @@ def suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def build(heads: int, kv_heads: int, size: int, segments: Sequence[Any]) -> TileAttention | None:
-    """The kernel for heads of ``size`` numbers, a multiple of 32, on a CPU with AMX tiles and a compiler; else None."""
-    if "amx_bf16" not in cpu_flags() or size % 32:
+    """The kernel for heads of ``size`` numbers, a multiple of 32, on a CPU with tiles and a compiler; else None."""
+    if size % 32:
         return None
     families = _families(segments)
-    kernel = library("attention.cpp", f"SIZE={size}", f"GROUP={heads // kv_heads}")
-    if families is None or kernel is None or kernel.request_tiles() != 0:
+    kernel = tile_library("attention.cpp", f"SIZE={size}", f"GROUP={heads // kv_heads}")
+    if families is None or kernel is None:
         return None
     return TileAttention(kernel, segments, families)
 

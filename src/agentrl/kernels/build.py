@@ -51,6 +51,19 @@ def library(source: str, *defines: str) -> ctypes.CDLL | None:
         return None  # a broken compiler or an unwritable cache is no reason not to run
 
 
+def tile_library(source: str, *defines: str) -> ctypes.CDLL | None:
+    """``library`` for a source that includes tiles.h; None also where the processor cannot multiply bf16 that way."""
+    if not can_use_tiles():
+        return None
+    kernel = library(source, *defines)
+    return kernel if kernel is not None and kernel.request_tiles() == 0 else None
+
+
+def can_use_tiles() -> bool:
+    """Whether the processor has what tiles.h needs: AMX tiles, or AVX-512 products of bf16."""
+    return not cpu_flags().isdisjoint(("amx_bf16", "avx512_bf16"))
+
+
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """What the processor can do, as Linux names it; empty elsewhere."""

@@ -1,4 +1,4 @@
-// One decode step of a Llama-like decoder on a CPU with AMX tiles: one new token for each of a few sequences.
+// One decode step of a Llama-like decoder on a CPU that multiplies tiles: one new token for each of a few sequences.
 //
 // Such a step is bound by memory: all weights and all live keys and values are read once, and little is computed. So the
 // weights are read as they lie in memory, straight into tiles; attention reads each slot's live tokens only; and all
@@ -15,33 +15,34 @@ constexpr int WIDTH = 4;   // tiles of rows that one pass over a weight serves
 // 16 rows of a weight against 16 * TILES arranged rows: fp32 tiles [TILES][16 of the weight][16 rows] into out.
 template <int TILES>
 static inline void product(const bf16 *w, const bf16 *next, const bf16 *x, int64_t k, float *out) {
-    _tile_zero(0);
-    if (TILES > 1) _tile_zero(1);
-    if (TILES > 2) _tile_zero(2);
-    if (TILES > 3) _tile_zero(3);
+    Tiles tiles;
+    tile_zero(0);
+    if (TILES > 1) tile_zero(1);
+    if (TILES > 2) tile_zero(2);
+    if (TILES > 3) tile_zero(3);
     for (int64_t d = 0; d < k; d += DEPTH) {
         for (int line = 0; line < TILE; line++) _mm_prefetch(next + d * TILE + line * DEPTH, _MM_HINT_T1);
         const bf16 *tile = x + d * TILE;
-        _tile_loadd(4, w + d, k * sizeof(bf16));
-        _tile_loadd(5, tile, 64);
-        _tile_dpbf16ps(0, 4, 5);
+        tile_load(4, w + d, k * sizeof(bf16));
+        tile_load(5, tile, 64);
+        tile_add_product(0, 4, 5);
         if (TILES > 1) {
-            _tile_loadd(6, tile + TILE * k, 64);
-            _tile_dpbf16ps(1, 4, 6);
+            tile_load(6, tile + TILE * k, 64);
+            tile_add_product(1, 4, 6);
         }
         if (TILES > 2) {
-            _tile_loadd(5, tile + 2 * TILE * k, 64);
-            _tile_dpbf16ps(2, 4, 5);
+            tile_load(5, tile + 2 * TILE * k, 64);
+            tile_add_product(2, 4, 5);
         }
         if (TILES > 3) {
-            _tile_loadd(6, tile + 3 * TILE * k, 64);
-            _tile_dpbf16ps(3, 4, 6);
+            tile_load(6, tile + 3 * TILE * k, 64);
+            tile_add_product(3, 4, 6);
         }
     }
-    _tile_stored(0, out, 64);
-    if (TILES > 1) _tile_stored(1, out + TILE * TILE, 64);
-    if (TILES > 2) _tile_stored(2, out + 2 * TILE * TILE, 64);
-    if (TILES > 3) _tile_stored(3, out + 3 * TILE * TILE, 64);
+    tile_store(0, out, 64);
+    if (TILES > 1) tile_store(1, out + TILE * TILE, 64);
+    if (TILES > 2) tile_store(2, out + 2 * TILE * TILE, 64);
+    if (TILES > 3) tile_store(3, out + 3 * TILE * TILE, 64);
 }
 
 // y[0..m, 0..16] (rows `stride` apart) = x · wᵀ (+ bias) (+ what y holds) for 16 rows of a weight.
@@ -190,12 +191,9 @@ extern "C" void decode(const Shape *shape, const Layer *layers, int64_t count, c
     const int64_t widest = middle > width * GROUP ? middle : width * GROUP;
     bf16 *x = memory, *q = x + padded(m) * (widest > size ? widest : size), *k = q + m * width * GROUP;
     bf16 *v = k + m * width, *gate = v + m * width, *up = gate + m * middle;
-    const TileConfig config;
 #pragma omp parallel
     {
-        TileConfig before;  // oneDNN may have left its own configuration in this thread, and rely on it
-        _tile_storeconfig(&before);
-        _tile_loadconfig(&config);
+        const UseTiles use;
         float *row = new float[size];
         const auto normalised = [&](const bf16 *weight) {
 #pragma omp for schedule(static)
@@ -252,21 +250,16 @@ extern "C" void decode(const Shape *shape, const Layer *layers, int64_t count, c
             for (int64_t d = 0; d < size; d++) hidden[i * size + d] = narrow(row[d]);
         }
         delete[] row;
-        _tile_loadconfig(&before);
     }
 }
 
 // y [m, n] = x [m, k] · wᵀ, the language-model head; memory holds m, rounded up to 16, times k numbers.
 extern "C" void head(const bf16 *x, const bf16 *w, bf16 *y, int64_t m, int64_t n, int64_t k, bf16 *memory) {
-    const TileConfig config;
     for (int64_t i = 0; i < m; i++)
         for (int64_t d = 0; d < k; d++) arranged(memory, i, d, k) = x[i * k + d];
 #pragma omp parallel
     {
-        TileConfig before;
-        _tile_storeconfig(&before);
-        _tile_loadconfig(&config);
+        const UseTiles use;
         linear(w, nullptr, memory, y, m, n, k);
-        _tile_loadconfig(&before);
     }
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.kernels.build import address, library
+from agentrl.kernels.build import address, tile_library
 from agentrl.kernels.families import known_layers, shape, weights, window
 
 
@@ -76,11 +76,11 @@ def build(model: PreTrainedModel, keys: list[Tensor], values: list[Tensor]) -> D
     """The kernel for a model and its KV cache (per layer [slots, K, capacity, D]), or None where it does not apply.
 
     It applies to Llama, Mistral, Qwen2 and Qwen3 decoders in bf16 without adapters, on Linux with a C++ compiler and a
-    processor with AMX tiles.
+    processor with AMX or AVX-512 bf16.
     """
     layers = known_layers(model)
     if layers is None or len(model.get_output_embeddings().weight) % 16:  # type: ignore[union-attr, arg-type]
         return None
     s = shape(layers[0])
-    kernel = library("decoder.cpp", f"SIZE={s.size}", f"GROUP={s.group}")
-    return DecodeKernel(kernel, model, keys, values) if kernel is not None and kernel.request_tiles() == 0 else None
+    kernel = tile_library("decoder.cpp", f"SIZE={s.size}", f"GROUP={s.group}")
+    return DecodeKernel(kernel, model, keys, values) if kernel is not None else None

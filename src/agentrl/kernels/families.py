@@ -1,4 +1,4 @@
-"""The decoders that the kernels know: Llama, Mistral, Qwen2 and Qwen3 in bf16 on a CPU with AMX tiles."""
+"""The decoders that the kernels know: Llama, Mistral, Qwen2 and Qwen3 in bf16 on a CPU that can use tiles.h."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentrl.kernels.build import cpu_flags
+from agentrl.kernels.build import can_use_tiles
 
 LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 
@@ -47,7 +47,7 @@ def known_layers(model: PreTrainedModel) -> list[Any] | None:
     """The model's layers where the kernels can stand for them, else None."""
     decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else None
     layers = getattr(decoder, "layers", None)
-    if "amx_bf16" not in cpu_flags() or not layers or any(type(x).__name__ not in LAYERS for x in layers):
+    if not can_use_tiles() or not layers or any(type(x).__name__ not in LAYERS for x in layers):
         return None
     config, s = model.config, shape(layers[0])
     widths = (config.hidden_size, config.intermediate_size, s.heads * s.size, s.size)

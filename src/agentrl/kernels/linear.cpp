@@ -1,4 +1,4 @@
-// The gradient of a linear layer's weight on a CPU with AMX tiles: total [outs, ins] (+)= gradᵀ [outs, tokens] · x [tokens,
+// The gradient of a linear layer's weight by tiles: total [outs, ins] (+)= gradᵀ [outs, tokens] · x [tokens,
 // ins], summed in fp32. Both factors lie the wrong way round for a matrix product, so they are put into tiles first: x
 // as a whole, grad a few panels of a block of tokens at a time. Every number of the total is summed by one thread, in the
 // tokens' order.
@@ -62,32 +62,33 @@ static void arrange(const bf16 *x, int64_t stride, int64_t count, int64_t panels
 // A square of the total, PANEL wide, from one panel of each factor. The left one stays in the first cache for many
 // squares; the right ones pass by it.
 static inline void multiply(const bf16 *left, const bf16 *right, int64_t steps, bool add, float *total, int64_t stride) {
+    Tiles tiles;
     float *below = total + TILE * stride;
     if (add) {
-        _tile_loadd(0, total, stride * sizeof(float));
-        _tile_loadd(1, total + TILE, stride * sizeof(float));
-        _tile_loadd(2, below, stride * sizeof(float));
-        _tile_loadd(3, below + TILE, stride * sizeof(float));
+        tile_load(0, total, stride * sizeof(float));
+        tile_load(1, total + TILE, stride * sizeof(float));
+        tile_load(2, below, stride * sizeof(float));
+        tile_load(3, below + TILE, stride * sizeof(float));
     } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        tile_zero(0);
+        tile_zero(1);
+        tile_zero(2);
+        tile_zero(3);
     }
     for (int64_t s = 0; s < steps; s++, left += STEP, right += STEP) {
-        _tile_loadd(4, left, 64);
-        _tile_stream_loadd(6, right, 64);
-        _tile_stream_loadd(7, right + STEP / 2, 64);
-        _tile_loadd(5, left + STEP / 2, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        tile_load(4, left, 64);
+        tile_load_once(6, right, 64);
+        tile_load_once(7, right + STEP / 2, 64);
+        tile_load(5, left + STEP / 2, 64);
+        tile_add_product(0, 4, 6);
+        tile_add_product(1, 4, 7);
+        tile_add_product(2, 5, 6);
+        tile_add_product(3, 5, 7);
     }
-    _tile_stored(0, total, stride * sizeof(float));
-    _tile_stored(1, total + TILE, stride * sizeof(float));
-    _tile_stored(2, below, stride * sizeof(float));
-    _tile_stored(3, below + TILE, stride * sizeof(float));
+    tile_store(0, total, stride * sizeof(float));
+    tile_store(1, total + TILE, stride * sizeof(float));
+    tile_store(2, below, stride * sizeof(float));
+    tile_store(3, below + TILE, stride * sizeof(float));
 }
 
 // Rows of grad and x are `grad_stride` and `x_stride` numbers apart; outs and ins are multiples of 32.
@@ -96,12 +97,9 @@ extern "C" void weight_gradient(const bf16 *grad, int64_t grad_stride, const bf1
     const int64_t blocks = (tokens + BLOCK - 1) / BLOCK, left_panels = outs / PANEL, right_panels = ins / PANEL;
     const int64_t chunk = std::max(int64_t(1), KEPT / (PANEL * ins)), size = BLOCK * PANEL;
     bf16 *right = new (std::align_val_t(64)) bf16[blocks * right_panels * size];
-    const TileConfig config;
 #pragma omp parallel
     {
-        TileConfig before;
-        _tile_storeconfig(&before);
-        _tile_loadconfig(&config);
+        const UseTiles use;
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < tokens; t += DEPTH)
             arrange(x + t * x_stride, x_stride, tokens - t, right_panels, false,
@@ -121,7 +119,6 @@ extern "C" void weight_gradient(const bf16 *grad, int64_t grad_stride, const bf1
                                  total + (from + l) * PANEL * ins + r * PANEL, ins);
             }
         ::operator delete[](left, std::align_val_t(64));
-        _tile_loadconfig(&before);
     }
     ::operator delete[](right, std::align_val_t(64));
 }

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor, nn
 
-from agentrl.kernels.build import call, cpu_flags, library
+from agentrl.kernels.build import call, tile_library
 
 
 class GradientSum:
@@ -58,10 +58,9 @@ class GradientSum:
 
 
 def _kernel(grad: Tensor, x: Tensor) -> ctypes.CDLL | None:
-    """The kernel where it applies: bf16 rows on a CPU with AMX tiles and a compiler, widths in multiples of 32."""
-    if "amx_bf16" not in cpu_flags() or grad.shape[1] % 32 or x.shape[1] % 32:
+    """The kernel where it applies: bf16 rows on a CPU with tiles and a compiler, widths in multiples of 32."""
+    if grad.shape[1] % 32 or x.shape[1] % 32:
         return None
     if any(t.dtype != torch.bfloat16 or t.device.type != "cpu" or t.stride(1) != 1 for t in (grad, x)):
         return None
-    kernel = library("linear.cpp")
-    return kernel if kernel is not None and kernel.request_tiles() == 0 else None
+    return tile_library("linear.cpp")

@@ -1,6 +1,6 @@
 """Known decoder families with whole layers in compiled code, for training forwards and for prefill.
 
-What a layer cannot have that way (a window that leaves something out, another dtype, a processor without AMX tiles)
+What a layer cannot have that way (a window that leaves something out, another dtype, a processor without tiles)
 goes through the model's own modules, which are the reference in the tests.
 """
 
