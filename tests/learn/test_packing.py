@@ -25,10 +25,12 @@ TOLERANCE = 2e-4  # of log-probabilities in fp32
 
 
 def some_rows(kit: Kit, seed: int = 0) -> list[Row]:
-    """Three groups with shared prompts, rows longer than the families' sliding windows."""
+    """Three groups with shared prompts and three rows that share half of theirs, longer than the families' windows."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(3, kit.vocabulary, size=n).tolist() for n in (5, 20, 33)]
-    return [make_row(p, rng, kit.vocabulary, turns=1 + m % 3, longest=15) for p in prompts for m in range(3)]
+    task = lambda: prompts[1][:11] + rng.integers(3, kit.vocabulary, size=9).tolist()  # noqa: E731
+    alone = [make_row(task(), rng, kit.vocabulary, longest=15) for _ in range(3)]
+    return alone + [make_row(p, rng, kit.vocabulary, turns=1 + m % 3, longest=15) for p in prompts for m in range(3)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,8 +83,19 @@ def test_the_budget_is_kept_and_every_token_comes_once(kits):
             assert [s.start for s in b.segments] == [0, *(s.end for s in b.segments[:-1])]
         places = [(r, i) for b in batches for r, i in zip(b.row.tolist(), b.index.tolist(), strict=True)]
         assert places == [(r, i) for r, row in enumerate(rows) for i in np.flatnonzero(row.sampled).tolist()]
-    assert len(pack(rows, 10_000)[0].ids) == sum(map(len, rows)) - 2 * (5 + 20 + 33)  # each prompt once
     assert pack([], 100) == []
+
+
+def test_what_is_shared_is_computed_once(kits):
+    rows = some_rows(kits("tiny"))
+    alone, groups = rows[:3], rows[3:]
+    size = lambda rows: [len(batch.ids) for batch in pack(rows, 10_000)]  # noqa: E731
+    assert size(groups) == [sum(map(len, groups)) - 2 * (5 + 20 + 33)]  # each prompt once
+    assert size(alone) == [sum(map(len, alone)) - 2 * 11]  # what all three begin with
+    assert size(rows) == [sum(map(len, rows)) - 2 * (5 + 20 + 33) - 2 * 11]
+    # A row of another task before a group: sharing the beginning would save less than the group's prompt does.
+    group = rows[6:9]
+    assert size([alone[0], *group]) == [len(alone[0]) + sum(map(len, group)) - 2 * 20]
 
 
 def test_without_the_mask_all_but_the_prompt_is_trained(kits):
@@ -97,9 +110,9 @@ def test_without_the_mask_all_but_the_prompt_is_trained(kits):
 def test_targets_follow_their_sources(data):
     """Every trained token is predicted from the token before it in its own row, wherever packing put that."""
     rng = np.random.default_rng(data.draw(st.integers(0, 10_000)))
-    prompts = [
-        rng.integers(0, 50, size=n).tolist() for n in data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
-    ]
+    common = rng.integers(0, 50, size=data.draw(st.integers(0, 5))).tolist()
+    sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    prompts = [common + rng.integers(0, 50, size=n).tolist() for n in sizes]
     rows = []
     for which in data.draw(st.lists(st.integers(0, len(prompts) - 1), min_size=1, max_size=8)):
         row = make_row(prompts[which], rng, 50, turns=data.draw(st.integers(0, 3)), longest=4)

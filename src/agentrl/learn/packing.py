@@ -1,10 +1,11 @@
-"""Packing rows into micro-batches: no padding, and a prompt that several rows share is computed once."""
+"""Packing rows into micro-batches: no padding, and a beginning that several rows share is computed once."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,56 +52,91 @@ class MicroBatch:
 def pack(rows: Sequence[Row], budget: int, mask_observations: bool = True) -> list[MicroBatch]:
     """Pack rows, in order, into micro-batches of at most ``budget`` tokens (a longer row stands alone).
 
-    Neighbouring rows with the same prompt share it inside a micro-batch: its gradient is the sum over the rows, the
-    same as if each row had carried its own copy.
+    Neighbouring rows share the beginning of their prompts where that saves tokens: a group its whole prompt, rows of
+    different tasks what the environment says to all. The gradient of a shared token is the sum over the rows, the same
+    as if each row had carried its own copy.
     """
     batches: list[MicroBatch] = []
+    families: list[Family] = []
     members: list[int] = []
-    used, prompt = 0, None
-    for i, row in enumerate(rows):
-        own = row.ids[: row.prompt_length].tobytes()
-        cost = len(row) - (row.prompt_length if own == prompt else 0)
-        if members and used + cost > budget:
-            batches.append(_build(rows, members, mask_observations))
-            members, used, cost = [], 0, len(row)
+    for i in range(len(rows)):
+        grown = _families(rows, [*members, i])
+        if members and sum(f.tokens(rows) for f in grown) > budget:
+            batches.append(_build(rows, families, mask_observations))
+            members, grown = [], _families(rows, [i])
+        families = grown
         members.append(i)
-        used, prompt = used + cost, own
     if members:
-        batches.append(_build(rows, members, mask_observations))
+        batches.append(_build(rows, families, mask_observations))
     return batches
 
 
-def _build(rows: Sequence[Row], members: Sequence[int], mask_observations: bool) -> MicroBatch:
+class Family(NamedTuple):
+    """Neighbouring rows whose first ``shared`` tokens are the same and are computed once."""
+
+    members: list[int]
+    shared: int
+
+    def tokens(self, rows: Sequence[Row]) -> int:
+        return sum(len(rows[i]) for i in self.members) - self.saved
+
+    @property
+    def saved(self) -> int:
+        return (len(self.members) - 1) * self.shared
+
+
+def _families(rows: Sequence[Row], members: Sequence[int]) -> list[Family]:
+    """Rows with one prompt, then neighbouring families joined where that saves tokens."""
+    families: list[Family] = []
+    for prompt, group in itertools.groupby(members, lambda i: rows[i].ids[: rows[i].prompt_length].tobytes()):
+        families.append(Family(list(group), len(prompt) // rows[0].ids.itemsize))
+        while len(families) > 1:
+            *others, left, right = families
+            both = Family([*left.members, *right.members], _common(rows, left, right))
+            if both.saved <= left.saved + right.saved:
+                break
+            families = [*others, both]
+    return families
+
+
+def _common(rows: Sequence[Row], left: Family, right: Family) -> int:
+    """How many tokens all members of two families begin with, none of them behind a prompt."""
+    n = min(left.shared, right.shared)
+    differs = np.flatnonzero(rows[left.members[0]].ids[:n] != rows[right.members[0]].ids[:n])
+    return int(differs[0]) if len(differs) else n
+
+
+def _build(rows: Sequence[Row], families: Sequence[Family], mask_observations: bool) -> MicroBatch:
     ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     segments: list[Segment] = []
     parts: dict[str, list[np.ndarray]] = {k: [] for k in ("source", "target", "row", "index", "adv", "logp", "sampled")}
-    at, prompt, shared = 0, b"", (0, 0)
-    for i in members:
-        row = rows[i]
-        n = row.prompt_length
-        own = row.ids[:n].tobytes()
-        if own != prompt:
-            segments.append(Segment(at, at + n))
-            ids.append(row.ids[:n])
+    at = 0
+    for members, n in families:
+        shared = (at, at + n)
+        if n:
+            segments.append(Segment(*shared))
+            ids.append(rows[members[0]].ids[:n])
             positions.append(np.arange(n))
-            prompt, shared, at = own, (at, at + n), at + n
-        rest = len(row) - n
-        if rest == 0:
-            continue
-        segments.append(Segment(at, at + rest, *shared))
-        ids.append(row.ids[n:])
-        positions.append(np.arange(n, len(row)))
-        index = np.flatnonzero(row.trained(mask_observations))
-        # Token t is predicted at t - 1: inside the continuation, or at the shared prompt's last token.
-        parts["source"].append(np.where(index > n, at + index - n - 1, shared[1] - 1))
-        parts["target"].append(row.ids[index])
-        parts["row"].append(np.full(len(index), i))
-        parts["index"].append(index)
-        parts["adv"].append(row.advantage[index])
-        parts["logp"].append(row.logprobs[index])
-        parts["sampled"].append(row.sampled[index])
-        at += rest
+            at += n
+        for i in members:
+            row = rows[i]
+            rest = len(row) - n
+            if rest == 0:
+                continue
+            segments.append(Segment(at, at + rest, *shared))
+            ids.append(row.ids[n:])
+            positions.append(np.arange(n, len(row)))
+            index = np.flatnonzero(row.trained(mask_observations))
+            # Token t is predicted at t - 1: inside the continuation, or at the last shared token.
+            parts["source"].append(np.where(index > n, at + index - n - 1, shared[1] - 1))
+            parts["target"].append(row.ids[index])
+            parts["row"].append(np.full(len(index), i))
+            parts["index"].append(index)
+            parts["adv"].append(row.advantage[index])
+            parts["logp"].append(row.logprobs[index])
+            parts["sampled"].append(row.sampled[index])
+            at += rest
 
     def tensor(name: str, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.concatenate(parts[name]) if parts[name] else np.zeros(0)).to(dtype)
