@@ -2,8 +2,9 @@
 
 One autograd node for all segments of a micro-batch: cutting segments out of q, k and v with autograd's own slicing
 would fill a whole-size gradient for every segment. On a CPU with tiles (kernels/tiles.h) both passes are one call of a
-kernel of ``agentrl.kernels``. Elsewhere the backward pass recomputes the probabilities and runs on batched matrix products,
-which with bf16 units is about three times as fast as the fused kernel's backward; its elementwise parts are compiled.
+kernel of ``agentrl.kernels``. Elsewhere the backward pass recomputes the probabilities and runs on batched matrix
+products, which with bf16 units is about three times as fast as the fused kernel's backward; its elementwise parts are
+compiled.
 Where no compiler is present, ``attend_row`` with autograd does the same, slower.
 """
 
