@@ -246,6 +246,30 @@ def test_broken_environment_files_are_named(here: Here, guess: Path, text: str, 
     assert done.returncode == 2 and part in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        (
+            "        self.top = top",
+            "        self.top = top\n    def prepare(self):\n        open('no.txt')",
+            "prepare() raised File",
+        ),
+        ("base = 0 if", "base = {}['x'] if", "tasks() raised KeyError: 'x' (guess.py:"),
+        ("yield Task(", "yield dict(", "tasks() gave {'id'"),
+    ],
+)
+def test_what_a_spec_raises_is_one_line(here: Here, guess: Path, old: str, new: str, part: str) -> None:
+    path = guess / "guess.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    for command in ("train", "audit-reward"):
+        done = here(command, "env=guess", "env.spec=guess.py:GuessSpec", "model=tiny", cwd=guess)
+        assert done.returncode == 2 and part in done.stderr, done.stderr
+        assert "environment 'guess'" in done.stderr and "check-env env=guess" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_spec_by_file_path_and_typed_options(here: Here, guess: Path) -> None:
     done = here("check-env", "env=guess", "env.spec=guess.py:GuessSpec", "env.options.top=9", cwd=guess)
     assert done.returncode == 0, done.stderr

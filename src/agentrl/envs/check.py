@@ -12,7 +12,7 @@ from agentrl.config.schema import Config
 from agentrl.envs.base import Environment, EnvSpec, Episode, Outcome, Task, Transition
 from agentrl.envs.registry import load_spec
 from agentrl.envs.shape import wrong_prompt, wrong_transition
-from agentrl.errors import RunError
+from agentrl.errors import RunError, UserError
 
 GARBAGE = (
     "",
@@ -91,6 +91,8 @@ def _guard(name: str, run: Callable[[Finding], object]) -> Finding:
     finding = Finding(name)
     try:
         run(finding)
+    except (UserError, RunError) as error:
+        finding.problems.append(str(error).partition("; try it with:")[0])
     except Exception as error:  # the author's code: whatever it raises is the finding
         finding.problems.append(f"raised {type(error).__name__}: {error}")
     return finding

@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from agentrl.config.schema import EnvConfig
 from agentrl.config.typed import coerce
 from agentrl.envs.base import EnvSpec
+from agentrl.envs.guard import described, guarded
 from agentrl.envs.tools_off import without_tools
 from agentrl.errors import UserError, nearest
 
@@ -54,10 +54,12 @@ def load_spec(env: EnvConfig) -> EnvSpec:
                 f"env.tools=off: '{env.name}' has no tools to switch off ({cls.__name__}.has_tools is false)"
             )
         cls = without_tools(cls)
+    if not cls.__module__.startswith("agentrl."):
+        cls = guarded(cls)
     try:
         spec: EnvSpec = cls(**check_options(env))
     except (TypeError, ValueError, LookupError, OSError) as error:
-        raise UserError(f"env.options={env.options}: {cls.__name__} refused them: {_described(error)}") from error
+        raise UserError(f"env.options={env.options}: {cls.__name__} refused them: {described(error)}") from error
     if not spec.name:
         spec.name = env.name
     return spec
@@ -112,7 +114,7 @@ def _load_module(name: str, at: str) -> Any:
             known = [p.stem for p in Path.cwd().glob("*.py")]
             hint = f"; {nearest(name, known)}" if known else ""
             raise UserError(f"{at}: there is no module '{name}', installed or in {Path.cwd()}{hint}") from None
-        raise UserError(f"{at}: importing {name} failed: {_described(error)}") from error
+        raise UserError(f"{at}: importing {name} failed: {described(error)}") from error
 
 
 def _load_file(name: str, at: str) -> Any:
@@ -134,16 +136,5 @@ def _load_file(name: str, at: str) -> Any:
         del sys.modules[path.stem]
         if before is not None:
             sys.modules[path.stem] = before
-        raise UserError(f"{at}: importing {name} failed: {_described(error)}") from error
+        raise UserError(f"{at}: importing {name} failed: {described(error)}") from error
     return module
-
-
-def _described(error: Exception) -> str:
-    """Type, message and the line of the user's code that raised."""
-    place = ""
-    if isinstance(error, SyntaxError):
-        place = f" ({os.path.basename(error.filename or '?')}:{error.lineno})"
-    elif error.__traceback__ is not None:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f" ({os.path.basename(last.filename)}:{last.lineno})"
-    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}{place}"

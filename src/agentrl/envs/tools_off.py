@@ -32,4 +32,4 @@ class ToolsOff(EnvSpec):
 
 def without_tools(cls: type[EnvSpec]) -> type[EnvSpec]:
     """The spec's class with its tools silenced."""
-    return type(cls.__name__, (ToolsOff, cls), {})
+    return type(cls.__name__, (ToolsOff, cls), {"__module__": cls.__module__})
