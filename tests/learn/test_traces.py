@@ -6,7 +6,9 @@ import copy
 import itertools
 import json
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from learn.rows import make_groups
@@ -14,7 +16,7 @@ from rollout.kits import plain_logprobs
 
 from agentrl.config.schema import EnvConfig
 from agentrl.envs.search.spec import SearchSpec
-from agentrl.errors import UserError
+from agentrl.errors import RunError, UserError
 from agentrl.learn.optimizer import MasterOptimizer
 from agentrl.learn.sft import heldout_loss, sft_step
 from agentrl.learn.traces import expert_traces, file_traces
@@ -61,6 +63,23 @@ def test_traces_that_are_too_long_are_counted(kits, spec):
     found = expert_traces(spec, kits("tiny").renderer, 3, 0, 200, ENV)
     assert not found.rows and found.too_long == 12
     assert "12 longer than rollout.max_tokens" in found.summary()
+
+
+def test_what_the_policy_may_not_do_it_is_not_taught(kits, spec):
+    renderer = kits("tiny").renderer
+    for limits, kept in (({"max_turns": 2}, 0), ({"max_turn_tokens": 5}, 0), ({"max_turn_tokens": 100_000}, 3)):
+        found = expert_traces(spec, renderer, 3, 0, 100_000, replace(ENV, **limits))
+        used = [np.bincount(row.turn[row.sampled]) for row in found.rows]
+        assert all(len(n) <= limits.get("max_turns", 9) for n in used)
+        assert all(n.max() <= limits.get("max_turn_tokens", 10**9) for n in used)
+        assert len(found.rows) >= kept and (found.out_of_reach > 0) == (kept == 0)
+        assert ("env.max_turn_tokens" in found.summary()) == (kept == 0)
+
+
+def test_a_verifier_that_raises_fails_the_episode(kits, spec, monkeypatch):
+    monkeypatch.setattr(type(spec), "verify", lambda self, episode: 1 / 0)
+    with pytest.raises(RunError, match=r"8 episodes.*verify: ZeroDivisionError"):
+        expert_traces(spec, kits("tiny").renderer, 9, 0, 100_000, ENV)
 
 
 def write(path, *records) -> str:

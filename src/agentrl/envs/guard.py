@@ -11,7 +11,19 @@ from agentrl.envs.base import EnvSpec, Task
 from agentrl.errors import RunError, UserError
 
 # What the harness calls outside of an episode. Inside of one an exception is a failure of that episode, and counted.
-METHODS = ("variants", "prepare", "gold_answers", "wrong_answers", "exploiters", "evidence", "data_hashes", "facts")
+METHODS = (
+    *(
+        "variants",
+        "prepare",
+        "gold_answers",
+        "wrong_answers",
+        "expert",
+        "exploiters",
+        "evidence",
+        "data_hashes",
+        "facts",
+    ),
+)
 
 
 def guarded(cls: type[EnvSpec]) -> type[EnvSpec]:

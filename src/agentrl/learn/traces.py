@@ -9,9 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentrl.config.schema import EnvConfig
 from agentrl.data import load_rows
 from agentrl.envs.base import EnvSpec, Episode, Message, Observation, Outcome, Task
+from agentrl.envs.guard import described
 from agentrl.errors import RunError, UserError
 from agentrl.models.template import Renderer
 from agentrl.rollout.collector import Guarded
@@ -32,6 +35,7 @@ class Traces:
     failed: int = 0  # episodes that a tool or a bug ended: nothing is known about their actions
     failure: str | None = None  # why the last of them did
     too_long: int = 0
+    out_of_reach: int = 0  # more actions, or a longer one, than the policy may ever take
     tool_calls: int = 0  # of all episodes that were played
     tool_seconds: float = 0.0
 
@@ -58,6 +62,8 @@ class Traces:
             text += f"; {self.failed} failed, the last on {self.failure}"
         if self.too_long:
             text += f"; {self.too_long} longer than rollout.max_tokens"
+        if self.out_of_reach:
+            text += f"; {self.out_of_reach} need more than env.max_turns actions or env.max_turn_tokens tokens in one"
         return text
 
 
@@ -73,7 +79,8 @@ def expert_traces(
 ) -> Traces:
     """Play the expert on tasks of the training variant until ``count`` episodes passed the verifier.
 
-    At most 4 × count tasks are tried. ``window`` is rollout.window.
+    At most 4 × count tasks are tried. ``window`` is rollout.window. What the policy may not do (more actions than
+    ``env.max_turns``, longer ones than ``env.max_turn_tokens``) it is not taught: such traces are counted and left out.
 
     Expert actions count as sampled; observations are what the environment answered. ``on_progress`` gets what was found
     so far after each episode; what it raises ends the search. RunError when ``FAILURES`` episodes in a row failed.
@@ -89,7 +96,9 @@ def expert_traces(
         in_a_row = in_a_row + 1 if found.failed > failed else 0
         if in_a_row == FAILURES:
             raise RunError(f"{FAILURES} episodes of the expert failed in a row, the last on {found.failure}")
-        if row is not None and found.add(in_windows(row, window, renderer), max_tokens):
+        if row is not None and out_of_reach(row, env):
+            found.out_of_reach += 1
+        elif row is not None and found.add(in_windows(row, window, renderer), max_tokens):
             found.tasks.append(task)
         if on_progress:
             on_progress(found)
@@ -131,9 +140,21 @@ def play(
     if failure := environment.failure or failure:
         found.failed, found.failure = found.failed + 1, failure
         return None
-    verdict = spec.verify(Episode(task, answer, list(actions), observations, outcomes, infos))
-    found.rejected += verdict.success < 1.0
-    return row if verdict.success >= 1.0 else None
+    try:
+        solved = spec.verify(Episode(task, answer, list(actions), observations, outcomes, infos)).success >= 1.0
+    except RunError:
+        raise
+    except Exception as error:  # the boundary to user-written verifiers
+        found.failed, found.failure = found.failed + 1, f"verify: {described(error)}"
+        return None
+    found.rejected += not solved
+    return row if solved else None
+
+
+def out_of_reach(row: Row, env: EnvConfig) -> bool:
+    """Whether a row has more actions than ``env.max_turns``, or one longer than ``env.max_turn_tokens``."""
+    lengths = np.bincount(row.turn[row.sampled])
+    return len(lengths) > env.max_turns or int(lengths.max(initial=0)) > env.max_turn_tokens
 
 
 def append_action(row: Row, action: str, turn: int, renderer: Renderer, spec: EnvSpec) -> bool:
