@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Config
-from agentrl.errors import RunError, UserError
+from agentrl.errors import UserError
 from agentrl.learn.preference_data import PairOfRows
 from agentrl.models.load import check_checkpoint
 from agentrl.stages import train
@@ -63,7 +63,7 @@ def test_going_on_is_as_if_never_stopped(config):
 
 def test_no_usable_pair(config):
     Path("pairs.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "a" * 900, "rejected": "b"}))
-    with pytest.raises(RunError, match=r"no usable pair: 0 pairs.*1 longer than rollout.max_tokens"):
+    with pytest.raises(UserError, match=r"no usable pair: 0 pairs.*1 longer than rollout.max_tokens"):
         train.main(config(*SMALL, "rollout.max_tokens=100"))
     assert json.loads(Path("run/run.json").read_text())["status"] == "failed"
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from agentrl.config.schema import Config
-from agentrl.errors import RunError
+from agentrl.errors import RunError, UserError
 from agentrl.evaluate.panels import append_hashes
 from agentrl.learn.dpo import DpoLearner
 from agentrl.learn.optimizer import MasterOptimizer
@@ -74,7 +74,7 @@ def main(cfg: Config, run: Run, start: Path | None, checkpoint: Path | None, con
         found = load_preferences(source, renderer, cfg.algo.dpo, cfg.rollout.max_tokens)
         console.print(f"{source}: {found.summary()}")
         if not found.pairs:
-            raise RunError(f"algo.dpo.source={source}: no usable pair: {found.summary()}")
+            raise UserError(f"algo.dpo.source={source}: no usable pair: {found.summary()}")
         fitted, heldout = split(found.pairs, cfg.algo.dpo.holdout, cfg.train.seed)
         append_hashes(run.dir, sorted({p.hash for p in fitted if p.hash}))
         model = trainable_model(path, cfg.model.dtype, cfg.model.lora)

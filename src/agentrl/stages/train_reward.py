@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from agentrl.config.schema import Config
-from agentrl.errors import RunError, UserError
+from agentrl.errors import UserError
 from agentrl.evaluate.agreement import pair_report
 from agentrl.evaluate.panels import HASH_FILE
 from agentrl.evaluate.tables import interval_text
@@ -37,7 +37,7 @@ Rows = tuple[list[list[int]], list[list[int]]]
 
 
 def main(cfg: Config) -> Path:
-    """Fit a reward model on ``reward_model.source``; returns its best checkpoint. UserError, RunError.
+    """Fit a reward model on ``reward_model.source``; returns its best checkpoint. Raises UserError.
 
     A budget that is spent ends the fit, saved, after the step that spent it.
     """
@@ -56,7 +56,7 @@ def main(cfg: Config) -> Path:
     console.print(pairs.summary())
     fitted, heldout = split(pairs.pairs, settings.holdout, settings.seed)
     if not fitted:
-        raise RunError(f"{pairs.summary()} leave nothing to train on beside reward_model.holdout={settings.holdout}")
+        raise UserError(f"{pairs.summary()} leave nothing to train on beside reward_model.holdout={settings.holdout}")
     torch.set_num_threads(cfg.engine.threads or available_cores())
     path = cfg.model.init or resolve(cfg.model)
     reward = reward_model.load(path, settings.max_tokens, compute_dtype(cfg.model.dtype), fresh_head=settings.seed)
