@@ -11,7 +11,7 @@ from models.families import FAMILIES, build_tokenizer
 from rollout.kits import Job, Kit, chain_model, load_kit, make_engine, make_jobs, plain_logprobs, play
 
 from agentrl.models.template import Renderer
-from agentrl.rollout.engine import LocalEngine, StopStrings
+from agentrl.rollout.engine import LocalEngine, StopStrings, shared_beginning
 from agentrl.rollout.sampling import Sampling, stream
 
 TOLERANCE = 2e-4  # of log-probabilities in fp32: sums of the same products in another order
@@ -89,6 +89,34 @@ def test_a_prompt_is_prefilled_once_for_its_group(kits):
         assert stats.tokens_sampled <= stats.slot_steps <= stats.decode_steps * slots
         assert engine.take_stats().tokens_sampled == 0
         assert not engine.prefixes and not engine.live and not engine.busy
+
+
+@pytest.mark.parametrize("family", ["smollm-like", "gemma2", "qwen3"])
+def test_prompts_of_different_tasks_share_their_beginning(kits, family):
+    """It is computed once while a sequence that has it is live; tokens and log-probabilities stay the same."""
+    kit = kits(family)
+    draw = lambda n, seed: np.random.default_rng(seed).integers(3, kit.vocabulary, size=n).tolist()  # noqa: E731
+    beginning = draw(40, 0)
+    prompts = [beginning + draw(5 + 3 * n, n) for n in range(1, 7)] + [beginning, beginning[:30], draw(20, 9)]
+    jobs = [Job((n, m), p, [draw(6, 50 + n)], limit=8) for n, p in enumerate(prompts) for m in range(2)]
+    expected = play(make_engine(kit, slots=1), jobs)
+    for slots in (3, 64):
+        engine = make_engine(kit, slots)
+        rows = play(engine, jobs)
+        for key, row in rows.items():
+            assert row.ids == expected[key].ids
+            plain = plain_logprobs(kit.plain, row.ids)[row.sampled]
+            torch.testing.assert_close(torch.tensor(row.logprobs), plain, atol=TOLERANCE, rtol=0)
+        prefilled = engine.take_stats().tokens_prefilled - sum(len(o) for j in jobs for o in j.observations)
+        if slots == 64:  # all are live at once; of prompts that are beginnings themselves nothing is left to compute
+            assert prefilled == 40 + sum(len(p) - 1 - 40 for p in prompts[:6]) + len(prompts[8]) - 1
+        assert prefilled < sum(len(p) - 1 for p in prompts)
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_shared_beginning(a, b):
+    n = shared_beginning(a, b)
+    assert a[:n] == b[:n] and (n == min(len(a), len(b)) or a[n] != b[n])
 
 
 def test_only_new_observation_tokens_are_prefilled(kits):

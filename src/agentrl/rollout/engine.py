@@ -1,9 +1,10 @@
 """The local engine: continuous batching over a fixed number of KV slots, in process.
 
 A sequence is started once and keeps its slot and its KV over all turns: ``start`` → (``step`` … → ended action →
-``resume`` with the observation's ids)* → ``finish``. A prompt shared by several sequences is prefilled once. The last
-token of whatever is new (prompt or observation) is not prefilled but fed to the next decode step, so that there is one
-place where tokens are sampled.
+``resume`` with the observation's ids)* → ``finish``. A prompt shared by several sequences is prefilled once, and so is
+the beginning that prompts of different tasks share, as long as one that has it is live. The last token of whatever is
+new (prompt or observation) is not prefilled but fed to the next decode step, so that there is one place where tokens
+are sampled.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from agentrl.rollout.attention import Chunk, DecodeLayout, KVCache, PrefillLayou
 from agentrl.rollout.sampling import Sampling, draw
 
 PREFILL_TOKENS = 4096  # tokens of one prefill forward; more wait for the next
+WORTH_COPYING = 16  # tokens; fewer are computed again in the time that it takes to copy them
 
 
 @dataclass
@@ -169,6 +171,7 @@ class LocalEngine:
     def _admit(self) -> None:
         """Move queued sequences into free slots, in order. The first of a shared prompt computes it."""
         assert self.cache is not None
+        computed = list(self.live)
         fresh = []
         while self.queue and len(self.live) < self.slots:
             sequence = self.queue.popleft()
@@ -179,7 +182,7 @@ class LocalEngine:
         for sequence in fresh:
             if sequence.shared not in self.prefixes:
                 leaders.setdefault(sequence.shared, sequence)
-        self._prefill([s for s in leaders.values() if len(s.waiting) > 1])
+        self._prefill_prompts([s for s in leaders.values() if len(s.waiting) > 1], computed)
         still_queued = {s.shared for s in self.queue}
         for sequence in fresh:
             leader = leaders.get(sequence.shared)
@@ -199,6 +202,22 @@ class LocalEngine:
             sequence.waiting = [sequence.prompt[-1]]
         for key in [k for k in self.prefixes if k not in still_queued]:
             del self.prefixes[key]
+
+    def _prefill_prompts(self, fresh: Sequence[Sequence_], computed: Sequence[Sequence_]) -> None:
+        """Compute new prompts, each behind the longest beginning of it that a live sequence has in its slot."""
+        assert self.cache is not None
+        if fresh and not computed:  # the first alone, then the others behind what they share with it
+            self._prefill(fresh[:1])
+            fresh[0].common = fresh[0].length
+            computed, fresh = fresh[:1], fresh[1:]
+        for sequence in fresh:
+            most = len(sequence.prompt) - 1  # one must wait for the decode step
+            shared = [min(most, s.common, shared_beginning(sequence.prompt, s.prompt)) for s in computed]
+            length = max(shared)
+            if length >= WORTH_COPYING:
+                self.cache.copy(computed[shared.index(length)].slot, [sequence.slot], length)
+                sequence.length, sequence.waiting = length, sequence.waiting[length:]
+        self._prefill([s for s in fresh if len(s.waiting) > 1])
 
     def _prefill(self, sequences: Sequence[Sequence_]) -> None:
         """Compute all waiting tokens but the last of each sequence, in ragged batches."""
@@ -246,6 +265,15 @@ class LocalEngine:
         self.live.clear()
         self.queue.clear()
         self.prefixes.clear()
+
+
+def shared_beginning(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common before the first that differs."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # by halves, because slices are compared much faster than tokens
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low
 
 
 class StopStrings:
